@@ -1,0 +1,37 @@
+"""How an engine is set up: one frozen object, each default written here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+Graphs = Literal["on", "off", "strict"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Attributes:
+    model: a GGUF file, a folder in Hugging Face layout, a hub id, or `embedded` (SmolLM2-135M-Instruct).
+    device: `auto` takes CUDA where there is one.
+    precision: `auto` is float32 on the CPU and bfloat16 on CUDA.
+    context: tokens a session may hold; None takes the model's own length, at most 8192.
+    slots: sessions whose KV cache stays on the device.
+    graphs: `strict` refuses to start without every graph.
+    verify_every: every Nth replayed step is also run eagerly and compared; 0 is off.
+    prefill_chunk: prompt tokens prefilled at once; others may speak between two chunks.
+    threads: CPU threads; None takes the cgroup's quota.
+    sha256: refuse a model file whose digest differs; None does not check.
+    """
+
+    model: str = "embedded"
+    device: Device = "auto"
+    precision: Precision = "auto"
+    context: int | None = None
+    slots: int = 4
+    graphs: Graphs = "on"
+    verify_every: int = 0
+    prefill_chunk: int = 512
+    threads: int | None = None
+    sha256: str | None = None
