@@ -1,0 +1,1 @@
+"""Soloist's public contract, generated from the `.proto` files beside it."""
