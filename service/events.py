@@ -44,7 +44,7 @@ class TurnRequest:
         session_id: empty for a turn without memory.
         priority: higher first.
         deadline_s: when the turn must have ended, or None.
-        include_logprobs: whether deltas carry logprobs.
+        caller: who asks; sessions of different callers never meet, whatever they are called.
     """
 
     request_id: str
@@ -54,6 +54,7 @@ class TurnRequest:
     session_id: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +121,149 @@ class Finished:
 
 
 TurnEvent = Started | Delta | Finished
+
+
+class Refusal(StrEnum):
+    """Why a turn was not admitted. The metrics label has exactly these values."""
+
+    QUEUE_FULL = "queue_full"
+    DEADLINE_UNMEETABLE = "deadline_unmeetable"
+    SESSION_BUSY = "session_busy"
+    NOT_READY = "not_ready"
+    DRAINING = "draining"
+
+
+class TurnEnd(StrEnum):
+    """How an admitted turn ended: in `finished` with this reason, or with a status. The metrics label has these values."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    DRAINING = "draining"
+    EXPIRED = "expired"
+    DRAINED_IN_QUEUE = "drained_in_queue"
+    INVALID = "invalid"
+    SLOW_READER = "slow_reader"
+    FAILED = "failed"
+    ENGINE_LOST = "engine_lost"
+
+
+class StallCause(StrEnum):
+    """What a token had to wait for beside its own step. The metrics label has exactly these values."""
+
+    OTHER_SESSION = "other_session"
+    PREFILL = "prefill"
+    EAGER = "eager"
+    CLIENT = "client"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAdmitted:
+    """A turn was let into the queue."""
+
+    request_id: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRefused:
+    """A turn was not let in."""
+
+    request_id: str
+    reason: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A turn left the queue; `cached_tokens` of its prompt were in its session's KV cache."""
+
+    request_id: str
+    queue_s: float
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token of a turn, `since_admission_s` after it was admitted and `since_start_s` after it left the queue."""
+
+    request_id: str
+    since_admission_s: float
+    since_start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMade:
+    """A later token of a turn, `gap_s` after the one before. `stalls`: (cause, seconds) of the gap not spent on its own step."""
+
+    request_id: str
+    gap_s: float
+    stalls: tuple[tuple[StallCause, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """An admitted turn's one end; every TurnAdmitted is followed by exactly one.
+
+    Attributes:
+        duration_s: since its admission.
+        prompt_tokens, cached_tokens: zero for a turn that never started.
+        completion_tokens: tokens that the reader was given, an end token included.
+        discarded_tokens: tokens made beyond them, before the engine heard that the turn was over.
+        replays, eager_steps: how all those decode steps were run; together completion + discarded.
+        cancel_to_idle_s: from the wish to break off until the engine had stopped working on it, where it was broken off.
+    """
+
+    request_id: str
+    end: TurnEnd
+    duration_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    discarded_tokens: int
+    replays: int
+    eager_steps: Mapping[str, int]
+    cancel_to_idle_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the worker is, now. `inter_token_s` is a running mean of recent decode steps, 0 before the first."""
+
+    queued_turns: int
+    active_turns: int
+    predicted_wait_s: float
+    inter_token_s: float
+    kv_tokens_used: int
+    kv_tokens_total: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStateChanged:
+    """The worker's engine came up or went down. `state` is one of loading, ready, draining, failed, stopped."""
+
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvicted:
+    """An idle session gave its KV cache up to somebody else."""
+
+    kv_tokens: int
+
+
+ServiceEvent = (
+    TurnAdmitted
+    | TurnRefused
+    | TurnStarted
+    | FirstToken
+    | TokenMade
+    | TurnEnded
+    | EngineStateChanged
+    | SessionEvicted
+)
