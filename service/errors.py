@@ -35,7 +35,7 @@ class DeadlineUnmeetableError(RetryLaterError):
 
     def __init__(self, left_s: float, predicted_s: float) -> None:
         super().__init__(
-            f"the deadline is in {left_s:.1f} s and the first token would come in about {predicted_s:.1f} s", predicted_s
+            f"the deadline is in {left_s:.1f} s, the first token would come in about {predicted_s:.1f} s", predicted_s
         )
         self.left_s = left_s
         self.predicted_s = predicted_s
@@ -52,7 +52,7 @@ class SessionBusyError(RefusedError):
 class NotReadyError(RefusedError):
     """The engine is still loading, or is gone."""
 
-    def __init__(self, message: str = "the model is not loaded yet; wait for the health service to say SERVING") -> None:
+    def __init__(self, message: str = "the model is not loaded yet; wait for health to say SERVING") -> None:
         super().__init__(message)
 
 
@@ -71,7 +71,7 @@ class DeadlineExceededError(ServiceError):
 
 
 class TurnFailedError(ServiceError):
-    """The engine failed this turn and goes on with others. The cause is in `__cause__` and in the log, not in the text."""
+    """The engine failed this turn and serves others. The cause is in `__cause__` and in the log, not in the text."""
 
     def __init__(self, message: str = "the model failed while answering; other turns are not concerned") -> None:
         super().__init__(message)

@@ -134,7 +134,7 @@ class Refusal(StrEnum):
 
 
 class TurnEnd(StrEnum):
-    """How an admitted turn ended: in `finished` with this reason, or with a status. The metrics label has these values."""
+    """How an admitted turn ended: in `finished` or with a status. The metrics label has exactly these values."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -188,7 +188,7 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The first token of a turn, `since_admission_s` after it was admitted and `since_start_s` after it left the queue."""
+    """The first token of a turn: how long after its admission, and after it left the queue."""
 
     request_id: str
     since_admission_s: float
@@ -197,7 +197,7 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenMade:
-    """A later token of a turn, `gap_s` after the one before. `stalls`: (cause, seconds) of the gap not spent on its own step."""
+    """A later token, `gap_s` after the one before; `stalls`: (cause, seconds) of what was not its own step."""
 
     request_id: str
     gap_s: float
@@ -214,7 +214,7 @@ class TurnEnded:
         completion_tokens: tokens that the reader was given, an end token included.
         discarded_tokens: tokens made beyond them, before the engine heard that the turn was over.
         replays, eager_steps: how all those decode steps were run; together completion + discarded.
-        cancel_to_idle_s: from the wish to break off until the engine had stopped working on it, where it was broken off.
+        cancel_to_idle_s: from the wish to break off until the engine had stopped work on it; None if not broken off.
     """
 
     request_id: str
