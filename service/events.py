@@ -258,12 +258,5 @@ class SessionEvicted:
 
 
 ServiceEvent = (
-    TurnAdmitted
-    | TurnRefused
-    | TurnStarted
-    | FirstToken
-    | TokenMade
-    | TurnEnded
-    | EngineStateChanged
-    | SessionEvicted
+    TurnAdmitted | TurnRefused | TurnStarted | FirstToken | TokenMade | TurnEnded | EngineStateChanged | SessionEvicted
 )
