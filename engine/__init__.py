@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine import errors
+from engine import errors, threads
 from engine.config import EngineConfig
 from engine.params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+
+threads.wait_passively()  # before any module of this package imports torch
 
 __all__ = ["Engine", "EngineConfig", "SamplingParams", "errors"]
 

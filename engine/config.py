@@ -8,6 +8,7 @@ from typing import Literal
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Graphs = Literal["on", "off", "strict"]
+GraphStages = Literal["greedy", "sampled", "truncated", "logprobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class EngineConfig:
     context: tokens a session may hold; None takes the model's own length, at most 8192.
     slots: sessions whose KV cache stays on the device.
     graphs: `strict` refuses to start without every graph.
+    graph_context: longest context that graphs are captured for, tokens; None is the whole context.
+    graph_stages: sampler stages that graphs are captured for; a turn that needs another runs eagerly.
     verify_every: every Nth replayed step is also run eagerly and compared; 0 is off.
     prefill_chunk: prompt tokens prefilled at once; others may speak between two chunks.
     threads: CPU threads; None takes the cgroup's quota.
@@ -31,6 +34,8 @@ class EngineConfig:
     context: int | None = None
     slots: int = 4
     graphs: Graphs = "on"
+    graph_context: int | None = None
+    graph_stages: tuple[GraphStages, ...] = ("greedy", "sampled", "truncated", "logprobs")
     verify_every: int = 0
     prefill_chunk: int = 512
     threads: int | None = None

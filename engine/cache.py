@@ -1,0 +1,121 @@
+"""The static KV cache: one tensor, cut into slots; and the record of what each slot holds and how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+
+from engine.architecture import Architecture
+from engine.errors import StepError
+from engine.kernels.ops import LayerCache
+
+
+class Made(StrEnum):
+    """How keys and values came about: their bits depend on it."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`tokens` consecutive positions made in one way.
+
+    A prefill chunk was computed with `rows` rows, of which the first `tokens` are kept; a decoded segment has one row a
+    step.
+    """
+
+    made: Made
+    tokens: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Context:
+    """What one slot holds: `tokens`, the ids whose keys and values are cached, and `segments`, how those were made."""
+
+    slot: int
+    _release: Callable[[Context], None]
+    ids: list[int] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    closed: bool = False
+    busy: bool = False
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Ids held, oldest first."""
+        return tuple(self.ids)
+
+    def shared_prefix(self, prompt_ids: Sequence[int]) -> int:
+        """Length of the longest common prefix of what is held and `prompt_ids`."""
+        for index, (held, asked) in enumerate(zip(self.ids, prompt_ids, strict=False)):
+            if held != asked:
+                return index
+        return min(len(self.ids), len(prompt_ids))
+
+    def keep(self, tokens: int) -> None:
+        """Forget everything after the first `tokens` positions."""
+        del self.ids[tokens:]
+        kept: list[Segment] = []
+        for segment in self.segments:
+            length = min(segment.tokens, tokens)
+            if length:
+                kept.append(Segment(segment.made, length, segment.rows))
+            tokens -= length
+        self.segments = kept
+
+    def append(self, made: Made, ids: Sequence[int]) -> None:
+        """Record positions just computed: one prefill chunk, or one decoded id."""
+        self.ids.extend(ids)
+        last = self.segments[-1] if self.segments else None
+        if made is Made.DECODE and last is not None and last.made is Made.DECODE:
+            self.segments[-1] = Segment(Made.DECODE, last.tokens + len(ids), 1)
+        else:
+            self.segments.append(Segment(made, len(ids), len(ids) if made is Made.PREFILL else 1))
+
+    def close(self) -> None:
+        """Give the slot back. Safe to call twice."""
+        if not self.closed:
+            self.closed = True
+            self._release(self)
+
+
+class KVCache:
+    """Keys and values of all slots: `[layers, 2, slots, kv_heads, context, head_dim]`."""
+
+    def __init__(
+        self, architecture: Architecture, slots: int, context: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (architecture.layers, 2, slots, architecture.kv_heads, context, architecture.head_dim)
+        # Zeros, not garbage: masked positions are multiplied by a zero weight, and 0 * NaN is NaN.
+        self._data = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = tuple(LayerCache(self._data[i, 0], self._data[i, 1]) for i in range(architecture.layers))
+        self._free = list(range(slots))[::-1]
+
+    @property
+    def bytes(self) -> int:
+        """Device memory it takes."""
+        return self._data.nbytes
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that no context holds."""
+        return len(self._free)
+
+    def open_context(self) -> Context:
+        """Take a free slot."""
+        if not self._free:
+            raise StepError("every KV slot is taken; close a context first or raise `slots`")
+        return Context(self._free.pop(), self._give_back)
+
+    def _give_back(self, context: Context) -> None:
+        self._free.append(context.slot)
+
+
+def cache_bytes(architecture: Architecture, slots: int, context: int, dtype: torch.dtype) -> int:
+    """What a KVCache of this shape will take, in bytes."""
+    per_token = 2 * architecture.layers * architecture.kv_heads * architecture.head_dim * dtype.itemsize
+    return per_token * slots * context

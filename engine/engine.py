@@ -1,0 +1,294 @@
+"""open -> generate -> close. Every token of an answer is one decode step, and in steady state one replay.
+
+Prefill fills the cache for all but the last prompt token. That one is the first to go through the decode step, whose
+choice is the answer's first token. So prefill has no sampler of its own, and the count of steps is the count of tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine import faults
+from engine.architecture import Architecture
+from engine.cache import Context, KVCache, Made, cache_bytes
+from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoint.source import GenerationDefaults
+from engine.config import EngineConfig
+from engine.errors import ContextLengthError, DeviceError, GraphError, InvalidRequestError, StepError
+from engine.events import CaptureCause, EagerReason, Listener, PrefillDone, ignore
+from engine.kernels.ops import DecoderWeights
+from engine.kernels.plain import PlainOps
+from engine.model import Decoder, StepBuffers
+from engine.outputs import Prefilled, Token, TurnStep
+from engine.params import SamplingParams
+from engine.stepper import Flight, Stepper
+from engine.text import ChatText, build_chat_text
+from engine.threads import available_threads
+from engine.weights import load_weights
+
+DEFAULT_CONTEXT = 8192
+_GRAPH_POOL_RESERVE = 1 << 30  # bytes kept free for graphs, prefill and the libraries' workspaces
+_PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """The pool as it stands. `eager_reason` says why decode steps are not replays where `enabled` is False."""
+
+    enabled: bool
+    captured: int
+    pool_bytes: int
+    context: int
+    eager_reason: EagerReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What is served. `context` in tokens; `fingerprint` is equal where answers are equal bit for bit."""
+
+    name: str
+    architecture: Architecture
+    context: int
+    slots: int
+    device: str
+    precision: str
+    threads: int
+    kv_bytes: int
+    fingerprint: str
+
+
+class Engine:
+    """One decoder on one device. Every call must come from the thread that opened it."""
+
+    @classmethod
+    def open(cls, config: EngineConfig, listener: Listener = ignore) -> Engine:
+        """Load the model and capture its graphs. Blocks for as long as that takes.
+
+        Raises CheckpointError, UnsupportedModelError, DeviceError, GraphError, OutOfDeviceMemoryError.
+        """
+        device = _device(config)
+        checkpoint = open_checkpoint(config.model, config.sha256)
+        text = build_chat_text(checkpoint.tokenizer, checkpoint.chat_template, checkpoint.defaults.eos_ids)
+        context = _context(config, checkpoint.architecture)
+        with faults.named():
+            torch.set_num_threads(config.threads or available_threads())
+            weights = load_weights(checkpoint, device, _precision(config, device), context, listener)
+        return cls(config, checkpoint, weights, text, listener)
+
+    def __init__(
+        self, config: EngineConfig, checkpoint: Checkpoint, weights: DecoderWeights, text: ChatText, listener: Listener
+    ) -> None:
+        device, dtype = weights.embedding.device, weights.head.dtype
+        self._config = config
+        self._checkpoint = checkpoint
+        self._listener = listener
+        self._chunk = config.prefill_chunk
+        self.text = text
+        self.defaults: GenerationDefaults = checkpoint.defaults
+        self._end_ids = frozenset(text.end_ids)
+        architecture = checkpoint.architecture
+        context = _context(config, architecture)
+        if device.type == "cuda":
+            # Capture needs a stream of its own, and all work shares it: one order, no events between streams.
+            torch.cuda.synchronize(device)
+            torch.cuda.set_stream(torch.cuda.Stream(device))
+        slots = _slots_that_fit(config, architecture, context, dtype, device)
+        with faults.named():
+            self._cache = KVCache(architecture, slots, context, dtype, device)
+            buffers = StepBuffers.allocate(architecture, slots, len(self._end_ids), dtype, device)
+            ops = PlainOps(device, torch.get_num_threads())
+            self._decoder = Decoder(architecture, weights, self._cache, buffers, ops)
+            self._stepper = Stepper(self._decoder, config, context, slots, listener)
+            with torch.inference_mode():
+                self._stepper.capture(CaptureCause.START)
+        self.info = EngineInfo(
+            name=checkpoint.name,
+            architecture=architecture,
+            context=context,
+            slots=slots,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            precision=str(dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            kv_bytes=self._cache.bytes,
+            fingerprint=self._fingerprint(),
+        )
+        if config.graphs == "strict":
+            self._require_graphs()
+
+    @property
+    def graphs(self) -> GraphState:
+        """The graph pool now."""
+        pool = self._stepper.graphs
+        why = self._stepper.why_eager
+        return GraphState(why is None, len(pool), pool.bytes, self._stepper.graph_context, why)
+
+    def open_context(self) -> Context:
+        """Take a KV slot for one conversation. Raises StepError where none is free."""
+        return self._cache.open_context()
+
+    def generate(
+        self, context: Context, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> Generator[TurnStep, None, None]:
+        """Play one turn: Prefilled at once and after each chunk, then a Token a step.
+
+        What `context` already holds of the prompt is not computed again. Ends after an end token, `max_tokens`, or a
+        full context. Close it at any yield to cancel; the context stays usable. Turns of different contexts may take
+        turns at yields: no bit of either changes.
+
+        Raises ContextLengthError or InvalidRequestError before the first yield, StepError or FatalDeviceError later.
+        """
+        self._check(context, prompt_ids, params)
+        return self._turn(context, prompt_ids, params)
+
+    def close(self) -> None:
+        """Give device memory back. The engine cannot be used afterwards."""
+        if self._stepper.lookahead:
+            self._stepper.graphs.clear()
+        del self._decoder, self._cache, self._stepper
+
+    def _turn(
+        self, context: Context, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> Generator[TurnStep, None, None]:
+        context.busy = True
+        try:
+            cached = min(context.shared_prefix(prompt_ids), len(prompt_ids) - 1)
+            context.keep(cached)
+            yield Prefilled(cached, cached, len(prompt_ids))
+            last = len(prompt_ids) - 1
+            for start in range(cached, last, self._chunk):
+                self._prefill(context, prompt_ids[start : min(start + self._chunk, last)])
+                yield Prefilled(cached, len(context.ids), len(prompt_ids))
+            yield from self._decode(context, prompt_ids, params)
+        finally:
+            context.busy = False
+
+    def _decode(
+        self, context: Context, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> Generator[Token, None, None]:
+        room = self.info.context - len(prompt_ids) + 1
+        budget = room if params.max_tokens is None else min(room, params.max_tokens)
+        next_id = prompt_ids[-1]
+        first = len(prompt_ids) - 1
+        in_flight: deque[Flight] = deque()
+        self._begin(context, prompt_ids, params)
+        enqueued = 0
+        for made in range(budget):
+            while enqueued < min(budget, made + 1 + self._stepper.lookahead):
+                in_flight.append(self._play(context, first + enqueued, params))
+                enqueued += 1
+            token = self._land(in_flight.popleft(), params)
+            context.append(Made.DECODE, (next_id,))
+            next_id = token.token_id
+            yield token
+            if token.end:
+                return
+
+    @torch.inference_mode()
+    def _begin(self, context: Context, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        with faults.named():
+            self._decoder.buffers.sampler.write(context.slot, params, prompt_ids, sorted(self._end_ids))
+            self._stepper.begin(context.slot, prompt_ids[-1], len(prompt_ids) - 1)
+
+    @torch.inference_mode()
+    def _prefill(self, context: Context, ids: Sequence[int]) -> None:
+        with faults.named():
+            seconds = self._stepper.prefill(context.slot, len(context.ids), ids)
+        context.append(Made.PREFILL, ids)
+        self._listener(PrefillDone(len(ids), seconds))
+
+    @torch.inference_mode()
+    def _play(self, context: Context, position: int, params: SamplingParams) -> Flight:
+        with faults.named():
+            return self._stepper.play(context.slot, position, params)
+
+    def _land(self, flight: Flight, params: SamplingParams) -> Token:
+        with faults.named():
+            return self._stepper.land(flight, params, self._end_ids)
+
+    def _check(self, context: Context, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        vocabulary = self.info.architecture.vocabulary
+        params.check_vocabulary(vocabulary)
+        if not prompt_ids:
+            raise InvalidRequestError("messages", "make an empty prompt; send at least one message with text")
+        if len(prompt_ids) > self.info.context:
+            raise ContextLengthError(len(prompt_ids), self.info.context)
+        if not all(0 <= token_id < vocabulary for token_id in prompt_ids):
+            raise InvalidRequestError("messages", f"hold a token id beyond the vocabulary's {vocabulary}")
+        if context.closed or context.busy:
+            state = "closed" if context.closed else "in use by another turn"
+            raise StepError(f"the context is {state}; open another, or end that turn first")
+
+    def _require_graphs(self) -> None:
+        state = self.graphs
+        wanted = self._stepper.wanted
+        if state.eager_reason is not None or state.captured < wanted:
+            raise GraphError(
+                f"graphs are required, and {state.captured} of {wanted} were captured"
+                + (f" ({state.eager_reason})" if state.eager_reason else "")
+                + "; see the log for the first failure, or start with --graphs on to serve without them"
+            )
+
+    def _fingerprint(self) -> str:
+        info = (
+            torch.__version__,
+            torch.cuda.get_device_name() if self._stepper.lookahead else platform.processor() or platform.machine(),
+            str(self._decoder.weights.head.dtype),
+            self._checkpoint.digest(),
+            self._decoder.architecture,
+            self._chunk,
+            torch.get_num_threads() if not self._stepper.lookahead else 0,
+        )
+        return hashlib.sha256(repr(info).encode()).hexdigest()[:32]
+
+
+def _device(config: EngineConfig) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not has_cuda:
+        raise DeviceError(
+            "device cuda was asked for and torch sees none; check the driver and that torch is a CUDA build, or use "
+            "--device cpu"
+        )
+    if config.device == "cpu" or not has_cuda:
+        if config.graphs == "strict":
+            raise GraphError("graphs are required and there is no CUDA device to capture on; use --graphs on or off")
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _precision(config: EngineConfig, device: torch.device) -> torch.dtype:
+    if config.precision != "auto":
+        return _PRECISIONS[config.precision]
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def _context(config: EngineConfig, architecture: Architecture) -> int:
+    if config.context is None:
+        return min(architecture.context, DEFAULT_CONTEXT)
+    if not 1 < config.context <= architecture.context:
+        raise InvalidRequestError(
+            "context", f"must be between 2 and the model's {architecture.context} tokens; got {config.context}"
+        )
+    return config.context
+
+
+def _slots_that_fit(
+    config: EngineConfig, architecture: Architecture, context: int, dtype: torch.dtype, device: torch.device
+) -> int:
+    """As many of the configured slots as fit beside what graphs and prefill will need."""
+    if device.type != "cuda":
+        return config.slots
+    one = cache_bytes(architecture, 1, context, dtype)
+    free, _ = torch.cuda.mem_get_info(device)
+    fitting = (free - _GRAPH_POOL_RESERVE) // one
+    if fitting < 1:
+        raise DeviceError(
+            f"no room for one KV slot: {context} tokens take {one / 2**20:.0f} MiB, {free / 2**20:.0f} are free and "
+            f"{_GRAPH_POOL_RESERVE / 2**20:.0f} MiB are kept for graphs; use a shorter --context"
+        )
+    return int(min(config.slots, fitting))

@@ -1,0 +1,196 @@
+"""Plays one step at a time: a replay where there is a graph for it, the same body eagerly where there is none.
+
+Results travel to the host through a small ring of pinned buffers, so that the next replay can be enqueued before the
+last id is read, and nothing inside a step waits for the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import EngineConfig
+from engine.events import CaptureCause, EagerReason, Listener, StepDone, VerifyMismatch
+from engine.graph import GraphPool, buckets
+from engine.model import Decoder, StepShape
+from engine.outputs import Token
+from engine.params import SamplingParams
+from engine.sampler import Choice, Stages
+
+_RING_DEPTH = 4  # steps of one slot that may be on their way; two are
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step that was enqueued: where its result will be, and how it was run."""
+
+    landing: Choice
+    landed: torch.cuda.Event | None
+    graph: str | None
+    eager: EagerReason | None
+    enqueued_s: float
+
+
+class Stepper:
+    """Owns the graphs and the way of results to the host."""
+
+    def __init__(self, decoder: Decoder, config: EngineConfig, context: int, slots: int, listener: Listener) -> None:
+        self._decoder = decoder
+        self._config = config
+        self._context = context
+        self._listener = listener
+        self._on_cuda = decoder.buffers.x.device.type == "cuda"
+        self._buckets = buckets(context)
+        self.graph_context = min(context, config.graph_context or context)
+        self.graphs = GraphPool(decoder.step, listener)
+        self._shapes = [
+            StepShape(bucket, 1, Stages(stages))
+            for bucket in self._buckets
+            if bucket <= self.graph_context
+            for stages in config.graph_stages
+        ]
+        self._active: int | None = None
+        self._landed_s = 0.0
+        self._steps = 0
+        self._self_check_failed = False
+        device = decoder.buffers.x.device
+        self._slot_ids = torch.arange(slots, dtype=torch.int64, device=device).view(slots, 1)
+        depth = _RING_DEPTH if self._on_cuda else 1
+        self._ring = [
+            [Choice.allocate(torch.device("cpu"), pinned=self._on_cuda) for _ in range(depth)] for _ in range(slots)
+        ]
+        self._events = [[torch.cuda.Event() for _ in range(depth)] for _ in range(slots)] if self._on_cuda else []
+        self._turns = [0] * slots
+
+    @property
+    def lookahead(self) -> int:
+        """Steps to enqueue beyond the one that is waited for. On the CPU a step runs when it is enqueued."""
+        return 1 if self._on_cuda else 0
+
+    @property
+    def why_eager(self) -> EagerReason | None:
+        """Why steps of an ordinary turn are not replays; None where they are."""
+        shape = StepShape(self._buckets[0], 1, Stages.GREEDY)
+        return None if self.graphs.get(shape) is not None and not self._self_check_failed else self._why_eager(shape)
+
+    @property
+    def wanted(self) -> int:
+        """How many graphs the configuration asks for."""
+        return len(self._shapes)
+
+    def capture(self, cause: CaptureCause) -> None:
+        """Capture the pool, after one eager step of each shape has warmed kernels and libraries up."""
+        if not self._on_cuda or self._config.graphs == "off":
+            return
+        for shape in self._shapes:
+            started_s = time.perf_counter()
+            self._decoder.step(shape)
+            torch.cuda.current_stream().synchronize()
+            self._listener(StepDone(None, EagerReason.WARMING_UP, time.perf_counter() - started_s))
+        self.graphs.capture(self._shapes, cause)
+        self._active = None
+
+    def prefill(self, slot: int, start: int, ids: Sequence[int]) -> float:
+        """Fill positions start .. start + len(ids) - 1 of the slot's cache, and wait for it. Returns seconds."""
+        started_s = time.perf_counter()
+        device = self._decoder.buffers.x.device
+        self._decoder.prefill(slot, start, torch.tensor(ids, dtype=torch.int64, device=device))
+        if self._on_cuda:
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter() - started_s
+
+    def begin(self, slot: int, token_id: int, position: int) -> None:
+        """Set the slot so that its next step reads `token_id` at `position`."""
+        slots = self._decoder.buffers.slots
+        slots.token[slot] = token_id
+        slots.position[slot] = position
+        slots.stopped[slot] = False
+        if self._active == slot:
+            self._active = None  # x holds the embedding of another token
+
+    def play(self, slot: int, position: int, params: SamplingParams) -> Flight:
+        """Enqueue the slot's next step, which reads the token at `position`. Does not wait."""
+        enqueued_s = time.perf_counter()
+        self._activate(slot)
+        stages = Stages.of(params)
+        shape = StepShape(next(size for size in self._buckets if size > position), 1, stages)
+        graph = self.graphs.get(shape)
+        eager = None if graph is not None and not self._self_check_failed else self._why_eager(shape)
+        self._steps += 1
+        if graph is None or eager is not None:
+            self._decoder.step(shape)
+        elif self._config.verify_every and self._steps % self._config.verify_every == 0:
+            self._replay_verified(graph, shape, slot, position)
+        else:
+            graph.replay()
+        return self._send(slot, stages, shape.name if eager is None else None, eager, enqueued_s)
+
+    def land(self, flight: Flight, params: SamplingParams, end_ids: frozenset[int]) -> Token:
+        """Wait for a step's result."""
+        if flight.landed is not None:
+            flight.landed.synchronize()
+        now_s = time.perf_counter()
+        self._listener(StepDone(flight.graph, flight.eager, now_s - max(flight.enqueued_s, self._landed_s)))
+        self._landed_s = now_s
+        token_id = int(flight.landing.token_id)
+        end = token_id in end_ids or token_id in params.stop_token_ids
+        if not params.logprobs:
+            return Token(token_id, end, flight.eager)
+        top = zip(flight.landing.top_ids.tolist(), flight.landing.top_logprobs.tolist(), strict=True)
+        chosen = float(flight.landing.logprob)
+        return Token(token_id, end, flight.eager, chosen, tuple(top)[: params.top_logprobs])
+
+    def _activate(self, slot: int) -> None:
+        if self._active == slot:
+            return
+        buffers = self._decoder.buffers
+        buffers.slots.active.copy_(self._slot_ids[slot])
+        self._decoder.ops.embed(self._decoder.weights.embedding, buffers.slots, buffers.x)
+        self._active = slot
+
+    def _why_eager(self, shape: StepShape) -> EagerReason:
+        if not self._on_cuda:
+            return EagerReason.NO_CUDA
+        if self._config.graphs == "off":
+            return EagerReason.DISABLED
+        if self._self_check_failed:
+            return EagerReason.SELF_CHECK_FAILED
+        if shape.bucket > self.graph_context:
+            return EagerReason.CONTEXT_BEYOND_GRAPHS
+        failed = self.graphs.why_not(shape)
+        return EagerReason.UNSUPPORTED_REQUEST if failed is None else failed
+
+    def _send(
+        self, slot: int, stages: Stages, graph: str | None, eager: EagerReason | None, enqueued_s: float
+    ) -> Flight:
+        turn = self._turns[slot]
+        self._turns[slot] = (turn + 1) % len(self._ring[slot])
+        choice, landing = self._decoder.buffers.choice, self._ring[slot][turn]
+        landing.token_id.copy_(choice.token_id, non_blocking=True)
+        if stages is Stages.LOGPROBS:
+            landing.logprob.copy_(choice.logprob, non_blocking=True)
+            landing.top_ids.copy_(choice.top_ids, non_blocking=True)
+            landing.top_logprobs.copy_(choice.top_logprobs, non_blocking=True)
+        landed = None
+        if self._on_cuda:
+            landed = self._events[slot][turn]
+            landed.record()
+        return Flight(landing, landed, graph, eager, enqueued_s)
+
+    def _replay_verified(self, graph: torch.cuda.CUDAGraph, shape: StepShape, slot: int, position: int) -> None:
+        """Run the step eagerly, put the slot back, replay it, and compare the two ids. Waits: for people who debug."""
+        b = self._decoder.buffers
+        state = (b.slots.token, b.slots.position, b.slots.stopped, b.sampler.counts, b.sampler.seen, b.x)
+        before = [tensor.clone() for tensor in state]
+        self._decoder.step(shape)
+        eager_id = int(b.choice.token_id)
+        for tensor, saved in zip(state, before, strict=True):
+            tensor.copy_(saved)
+        graph.replay()
+        replayed_id = int(b.choice.token_id)
+        if replayed_id != eager_id:
+            self._self_check_failed = True
+            self._listener(VerifyMismatch(shape.name, position, replayed_id, eager_id))
