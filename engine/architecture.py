@@ -23,6 +23,16 @@ class LinearRope:
 
 
 @dataclass(frozen=True, slots=True)
+class RopeFactors:
+    """A divisor for each rotary frequency, `head_dim // 2` of them: how GGUF files carry the `llama3` stretch."""
+
+    factors: tuple[float, ...]
+
+
+RopeScaling = Llama3Rope | LinearRope | RopeFactors
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """Shape and options of one decoder.
 
@@ -32,7 +42,7 @@ class Architecture:
         context: positions the model was made for, tokens.
         norm_eps: epsilon of every RMS norm.
         rope_base: base of the rotary frequencies.
-        rope_scaling: None, Llama3Rope or LinearRope.
+        rope_scaling: how the rotary frequencies are stretched, None where they are not.
         qkv_bias: q, k, v have a bias (Qwen2).
         qk_norm: q and k pass an RMS norm over head_dim before rotation (Qwen3).
         tied_head: the output head is the embedding.
@@ -49,7 +59,7 @@ class Architecture:
     context: int
     norm_eps: float
     rope_base: float
-    rope_scaling: Llama3Rope | LinearRope | None = None
+    rope_scaling: RopeScaling | None = None
     qkv_bias: bool = False
     qk_norm: bool = False
     tied_head: bool = False

@@ -1,0 +1,62 @@
+"""Digests of model files: the full sha256 that a pin is held against, and a quick sample that names a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from engine.architecture import Architecture
+from engine.errors import CheckpointError
+
+PINNED_SUFFIXES = (".json", ".jinja", ".safetensors")
+_WINDOWS = 256
+_WINDOW_BYTES = 4096
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of the file, in hex: what `sha256sum` prints."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_sha256(folder: Path) -> str:
+    """sha256 over everything that can be read from a model folder: what this prints, run inside the folder:
+
+    `LC_ALL=C; sha256sum *.jinja *.json *.safetensors | sort -k 2 | sha256sum`
+    """
+    files = sorted((path for path in folder.iterdir() if path.suffix in PINNED_SUFFIXES), key=lambda path: path.name)
+    lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def check_pin(path: Path, sha256: str) -> None:
+    """Raise CheckpointError unless the file or folder at `path` has the digest `sha256`."""
+    if re.fullmatch(r"[0-9a-fA-F]{64}", sha256) is None:
+        raise CheckpointError(f"the sha256 pin {ascii(sha256[:80])} is not 64 hexadecimal digits")
+    try:
+        found = folder_sha256(path) if path.is_dir() else file_sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    if found != sha256.lower():
+        raise CheckpointError(f"{path}: its sha256 is {found}; the pin asks for {sha256.lower()}")
+
+
+def sampled_digest(files: Iterable[Path], architecture: Architecture) -> str:
+    """sha256 over the decoder's facts and, of each file, its size and 256 windows of 4 KiB, evenly spread.
+
+    It tells checkpoints of one shape apart without reading gigabytes. It is no protection: for that there is the pin.
+    """
+    digest = hashlib.sha256(repr(architecture).encode())
+    for path in files:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            digest.update(size.to_bytes(8, "little"))
+            step = max(_WINDOW_BYTES, size // _WINDOWS)
+            for start in range(0, size, step):
+                file.seek(start)
+                digest.update(file.read(_WINDOW_BYTES))
+            file.seek(max(0, size - _WINDOW_BYTES))
+            digest.update(file.read(_WINDOW_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,172 @@
+"""A GGUF file as a checkpoint: canonical names, half-split rotary order, float32 out of quantised blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.architecture import Architecture
+from engine.checkpoint.blocks import DEQUANTISERS
+from engine.checkpoint.digest import sampled_digest
+from engine.checkpoint.gguf_header import GgufTensor, quoted, read_header
+from engine.checkpoint.gguf_metadata import Metadata, read_architecture, read_defaults, read_tokenizer
+from engine.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, check_layout, is_unused
+from engine.checkpoint.source import GenerationDefaults, GgufTokenizer, StoredTensor
+from engine.errors import CheckpointError
+
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_CHUNK_ITEMS = 1 << 21
+_ROPE_FACTORS = "rope_freqs.weight"
+_OUTER = {"token_embd.weight": EMBEDDING, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
+_INNER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BLOCK = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
+
+
+def canonical_name(name: str) -> str:
+    """The Hugging Face name of a GGUF tensor; the name itself where there is none, for the layout check to refuse."""
+    if name in _OUTER:
+        return _OUTER[name]
+    match = _BLOCK.fullmatch(name)
+    if match is None or match[2] not in _INNER:
+        return name
+    return f"model.layers.{int(match[1])}.{_INNER[match[2]]}.{match[3]}"
+
+
+def half_split(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows `[heads * head_dim, ...]` from interleaved rotary order (pairs side by side) to half-split order."""
+    pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
+    """Read the header of the GGUF file at `path` and check it through. Raises CheckpointError in one line."""
+    header = read_header(path)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None:
+        raise CheckpointError(f"{path}: the tensor token_embd.weight is missing")
+    metadata = Metadata(str(path), header.metadata)
+    rope_tensor = tensors.get(_ROPE_FACTORS)
+    architecture = read_architecture(
+        metadata,
+        vocabulary=embedding.shape[0],
+        tied_head="output.weight" not in tensors,
+        factors=None if rope_tensor is None else _rope_factors(path, rope_tensor),
+    )
+    if rope_tensor is not None and rope_tensor.shape != (architecture.head_dim // 2,):
+        raise CheckpointError(
+            f"{path}: the tensor {_ROPE_FACTORS} has the shape {list(rope_tensor.shape)}; "
+            f"the head size asks for [{architecture.head_dim // 2}]"
+        )
+    stored = tuple(tensor for tensor in header.tensors if tensor.name != _ROPE_FACTORS)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for tensor in stored:
+        canonical = canonical_name(tensor.name)
+        if canonical in shapes:
+            raise CheckpointError(f"{path}: the tensor {quoted(tensor.name)} stands for {canonical}, which is there already")
+        shapes[canonical] = tensor.shape
+    check_layout(str(path), architecture, shapes)
+    tokenizer = read_tokenizer(metadata, architecture.vocabulary)
+    return GgufCheckpoint(
+        name=name or path.stem,
+        architecture=architecture,
+        tokenizer=tokenizer,
+        chat_template=metadata.optional_text("tokenizer.chat_template"),
+        defaults=read_defaults(metadata, tokenizer),
+        path=path,
+        stored=stored,
+    )
+
+
+def _rope_factors(path: Path, tensor: GgufTensor) -> tuple[float, ...]:
+    if tensor.type.name != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > 1 << 12:
+        raise CheckpointError(f"{path}: the tensor {_ROPE_FACTORS} is no short row of F32")
+    return tuple(_read(path, tensor).tolist())
+
+
+def _read(path: Path, tensor: GgufTensor) -> torch.Tensor:
+    """The tensor's values, read rather than mapped: pages of a mapping would count as ours until it is dropped."""
+    plain = _PLAIN.get(tensor.type.name)
+    out = torch.empty(tensor.shape, dtype=plain or torch.float32)
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(tensor.offset)
+            if plain is not None:
+                _fill(file.readinto, out.view(-1).view(torch.uint8), path, tensor.name)
+            else:
+                block = tensor.type
+                dequantise, flat = DEQUANTISERS[block.name], out.view(-1, block.items)
+                step = _CHUNK_ITEMS // block.items
+                raw = torch.empty((min(step, flat.shape[0]), block.stored_bytes), dtype=torch.uint8)
+                for start in range(0, flat.shape[0], step):
+                    part = flat[start : start + step]
+                    piece = raw[: part.shape[0]]
+                    _fill(file.readinto, piece.view(-1), path, tensor.name)
+                    part.copy_(dequantise(piece))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    return out
+
+
+def _fill(readinto: object, target: torch.Tensor, path: Path, name: str) -> None:
+    view = memoryview(target.numpy())
+    while view:
+        got = readinto(view)  # type: ignore[operator]
+        if not got:
+            raise CheckpointError(f"{path}: ended inside the tensor {quoted(name)}; the file has changed since it was opened")
+        view = view[got:]
+
+
+@dataclass(frozen=True, slots=True)
+class GgufCheckpoint:
+    """A checked GGUF file. See `Checkpoint` for what the names mean."""
+
+    name: str
+    architecture: Architecture
+    tokenizer: GgufTokenizer
+    chat_template: str | None
+    defaults: GenerationDefaults
+    path: Path
+    stored: tuple[GgufTensor, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the matrices where they are all plain and alike; else float32."""
+        kinds = {tensor.type.name for tensor in self.stored if len(tensor.shape) > 1}
+        return _PLAIN.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of tensor data."""
+        return sum(tensor.stored_bytes for tensor in self.stored)
+
+    def digest(self) -> str:
+        """See `sampled_digest`."""
+        return sampled_digest((self.path,), self.architecture)
+
+    def tensors(self) -> Iterator[StoredTensor]:
+        """Vectors first, then matrices, each in file order."""
+        for tensor in sorted(self.stored, key=lambda tensor: len(tensor.shape) > 1):
+            data, name = _read(self.path, tensor), canonical_name(tensor.name)
+            # Only `llama` files store q and k in interleaved order; the converter leaves the others' alone.
+            if self.architecture.family == "llama" and name.endswith("q_proj.weight"):
+                data = half_split(data, self.architecture.heads)
+            elif self.architecture.family == "llama" and name.endswith("k_proj.weight"):
+                data = half_split(data, self.architecture.kv_heads)
+            yield StoredTensor(name, data, tensor.stored_bytes)
