@@ -1,0 +1,1 @@
+"""The command line: one module a subcommand, each imported only when it is asked for."""
