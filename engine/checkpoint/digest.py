@@ -34,7 +34,7 @@ def folder_sha256(folder: Path) -> str:
 def check_pin(path: Path, sha256: str) -> None:
     """Raise CheckpointError unless the file or folder at `path` has the digest `sha256`."""
     if re.fullmatch(r"[0-9a-fA-F]{64}", sha256) is None:
-        raise CheckpointError(f"the sha256 pin {ascii(sha256[:80])} is not 64 hexadecimal digits")
+        raise CheckpointError(f"the sha256 pin {sha256[:80]!a} is not 64 hexadecimal digits")
     try:
         found = folder_sha256(path) if path.is_dir() else file_sha256(path)
     except OSError as error:

@@ -14,7 +14,7 @@ from engine.checkpoint.blocks import DEQUANTISERS
 from engine.checkpoint.digest import sampled_digest
 from engine.checkpoint.gguf_header import GgufTensor, quoted, read_header
 from engine.checkpoint.gguf_metadata import Metadata, read_architecture, read_defaults, read_tokenizer
-from engine.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, check_layout, is_unused
+from engine.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, check_layout
 from engine.checkpoint.source import GenerationDefaults, GgufTokenizer, StoredTensor
 from engine.errors import CheckpointError
 
@@ -79,7 +79,9 @@ def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
     for tensor in stored:
         canonical = canonical_name(tensor.name)
         if canonical in shapes:
-            raise CheckpointError(f"{path}: the tensor {quoted(tensor.name)} stands for {canonical}, which is there already")
+            raise CheckpointError(
+                f"{path}: the tensor {quoted(tensor.name)} stands for {canonical}, which is there already"
+            )
         shapes[canonical] = tensor.shape
     check_layout(str(path), architecture, shapes)
     tokenizer = read_tokenizer(metadata, architecture.vocabulary)
@@ -129,7 +131,9 @@ def _fill(readinto: object, target: torch.Tensor, path: Path, name: str) -> None
     while view:
         got = readinto(view)  # type: ignore[operator]
         if not got:
-            raise CheckpointError(f"{path}: ended inside the tensor {quoted(name)}; the file has changed since it was opened")
+            raise CheckpointError(
+                f"{path}: ended inside the tensor {quoted(name)}; the file has changed since it was opened"
+            )
         view = view[got:]
 
 

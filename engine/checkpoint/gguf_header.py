@@ -6,6 +6,7 @@ allocated for it. So the work is bounded by the caps: under two million values, 
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 from dataclasses import dataclass
@@ -28,7 +29,19 @@ _MAGIC = b"GGUF"
 _HEAD = struct.Struct("<4sIQQ")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8"}
+_SCALARS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "|b1",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 
 
@@ -237,7 +250,9 @@ class _Walk:
             if name in tensors:
                 raise self._error(f"holds {what} twice")
             if min(shape) < 1 or shape[-1] % block.items:
-                raise self._error(f"gives {what} the shape {shape}; rows of {block.name} are multiples of {block.items}")
+                raise self._error(
+                    f"gives {what} the shape {shape}; rows of {block.name} are multiples of {block.items}"
+                )
             elements = 1
             for length in shape:
                 elements *= length
@@ -250,7 +265,7 @@ class _Walk:
                 )
             tensors[name] = GgufTensor(name, shape, block, data_start + offset, stored_bytes)
         placed = sorted(tensors.values(), key=lambda tensor: tensor.offset)
-        for before, after in zip(placed, placed[1:], strict=False):
+        for before, after in itertools.pairwise(placed):
             if before.offset + before.stored_bytes > after.offset:
                 raise self._error(f"lets the tensors {quoted(before.name)} and {quoted(after.name)} overlap")
         return tuple(placed)

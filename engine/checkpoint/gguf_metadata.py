@@ -18,7 +18,17 @@ MAX_WIDTH = 1 << 20
 
 # Control tokens that end a turn under their published names. Many files name only one of them as the EOS.
 _END_TOKENS = frozenset(
-    "<|im_end|> <|endoftext|> <|end_of_text|> <|eot_id|> <|eom_id|> <|end|> <|end_of_turn|> <end_of_turn> </s>".split()
+    [
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|end_of_turn|>",
+        "<end_of_turn>",
+        "</s>",
+    ]
 )
 _CONTROL = 3
 
@@ -87,14 +97,16 @@ def read_architecture(
     family = metadata.text("general.architecture")
     if family not in FAMILIES:
         raise UnsupportedModelError(
-            f"{metadata.where}: the architecture {ascii(family)} is not served from GGUF; served are {', '.join(FAMILIES)}"
+            f"{metadata.where}: the architecture {family!a} is not served from GGUF; served are {', '.join(FAMILIES)}"
         )
 
     def key(name: str) -> str:
         return f"{family}.{name}"
 
     if metadata.values.get(key("expert_count"), 0) != 0:
-        raise UnsupportedModelError(f"{metadata.where}: {key('expert_count')} is set; mixtures of experts are not served")
+        raise UnsupportedModelError(
+            f"{metadata.where}: {key('expert_count')} is set; mixtures of experts are not served"
+        )
     width = metadata.integer(key("embedding_length"), 1, MAX_WIDTH)
     heads = metadata.integer(key("attention.head_count"), 1, MAX_WIDTH)
     kv_heads = metadata.integer(key("attention.head_count_kv"), 1, heads, heads)
@@ -181,7 +193,10 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> GgufTokenizer:
 def read_defaults(metadata: Metadata, tokenizer: GgufTokenizer) -> GenerationDefaults:
     """The sampling settings that newer files carry, and every id that ends a turn."""
     ends = [tokenizer.eos_id]
-    ends += [metadata.optional_integer(f"tokenizer.ggml.{name}_token_id", 0, len(tokenizer.tokens) - 1) for name in ("eot", "eom")]
+    ends += [
+        metadata.optional_integer(f"tokenizer.ggml.{name}_token_id", 0, len(tokenizer.tokens) - 1)
+        for name in ("eot", "eom")
+    ]
     ends += [
         index
         for index, kind in enumerate(tokenizer.token_types)

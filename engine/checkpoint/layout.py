@@ -60,11 +60,11 @@ def check_layout(where: str, architecture: Architecture, found: Mapping[str, tup
     for name, shape in found.items():
         if name in expected and shape != expected[name]:
             raise CheckpointError(
-                f"{where}: the tensor {ascii(name)} has the shape {list(shape)}; "
+                f"{where}: the tensor {name!a} has the shape {list(shape)}; "
                 f"the configuration asks for {list(expected[name])}"
             )
         if name not in expected and not is_unused(name, architecture):
-            raise CheckpointError(f"{where}: no part of a {architecture.family} decoder uses the tensor {ascii(name)}")
+            raise CheckpointError(f"{where}: no part of a {architecture.family} decoder uses the tensor {name!a}")
     missing = [name for name in expected if name not in found]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
