@@ -65,10 +65,12 @@ class SamplerTable:
 
     @classmethod
     def allocate(cls, slots: int, vocabulary: int, ends: int, device: torch.device) -> SamplerTable:
-        """An empty table; `ends` is how many end tokens the model has."""
+        """A table of greedy turns without adjustments; `ends` is how many end tokens the model has."""
+        neutral = torch.tensor((1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0), dtype=torch.float32, device=device)
+        off = torch.tensor((0, vocabulary), dtype=torch.int64, device=device)
         return cls(
-            numbers=torch.zeros(slots, 7, dtype=torch.float32, device=device),
-            integers=torch.zeros(slots, 2, dtype=torch.int64, device=device),
+            numbers=neutral.repeat(slots, 1),
+            integers=off.repeat(slots, 1),
             stop_ids=torch.full((slots, MAX_STOP_TOKEN_IDS + ends), -1, dtype=torch.int64, device=device),
             counts=torch.zeros(slots, vocabulary, dtype=torch.int32, device=device),
             seen=torch.zeros(slots, vocabulary, dtype=torch.bool, device=device),
