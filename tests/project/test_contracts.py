@@ -19,11 +19,11 @@ BREACHES = [
     ("engine/text/tokenizer.py", "import torch", "text-without-torch"),
     ("service/scheduler.py", "import time", "pure-parts"),
     ("service/session.py", "import asyncio", "pure-parts"),
-    ("service/scheduler.py", "import service.worker", "service-layers"),
+    ("service/scheduler.py", "import service.stage", "service-layers"),
     ("service/conversation.py", "from soloist.v1 import chat_pb2", "proto-at-the-edge"),
     ("service/client.py", "import engine", "client-alone"),
     ("service/client.py", "import service.app", "client-alone"),
-    ("service/worker.py", "import prometheus_client", "one-file-for-metrics"),
+    ("service/stage.py", "import prometheus_client", "one-file-for-metrics"),
 ]
 
 
