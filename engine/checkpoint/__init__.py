@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a GGUF file or a folder in Hugging Face layout, opened from headers alone and never unpickled."""
+"""Checkpoints on disk: GGUF files and folders in Hugging Face layout, opened from headers alone, never unpickled."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _text(path: Path, cap: int) -> str | None:
 
 
 def _chat_template(folder: Path, tokenizer_config: Options | None) -> str | None:
-    """The template from its own file, else from the tokenizer's configuration: one, or the `default` of a named list."""
+    """The template from its own file, else from the tokenizer's configuration: a string, or the `default` of a list."""
     own = _text(folder / "chat_template.jinja", _MAX_TEMPLATE_BYTES)
     if own is not None:
         return own

@@ -1,4 +1,4 @@
-"""`config.json` and `generation_config.json` of a Hugging Face folder. What would change the maths is refused by name."""
+"""`config.json` and `generation_config.json` of a model folder. What would change the maths is refused by name."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Options:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number above zero; null counts as missing."""
-        value = self.values.get(key)
+        value: Any = self.values.get(key)
         value = default if value is None else value
         if type(value) not in {int, float} or not math.isfinite(value) or value <= 0:
             raise self.error(key, "a finite number above 0")
@@ -208,7 +208,7 @@ def _rope(options: Options) -> dict[str, Any]:
             raise rope.error("high_freq_factor", "above low_freq_factor")
     elif kind != "default":
         raise UnsupportedModelError(
-            f"{options.where}: rope scaling of type {ascii(kind)[:80]} is not served; served are default, linear, llama3"
+            f"{options.where}: rope type {ascii(kind)[:80]} is not served; served are default, linear and llama3"
         )
     for key, value in rope.values.items():
         if key not in known and not (value is None or (key == "partial_rotary_factor" and value == 1)):

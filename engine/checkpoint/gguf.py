@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,10 +126,10 @@ def _read(path: Path, tensor: GgufTensor) -> torch.Tensor:
     return out
 
 
-def _fill(readinto: object, target: torch.Tensor, path: Path, name: str) -> None:
-    view = memoryview(target.numpy())
+def _fill(readinto: Callable[[memoryview], int | None], target: torch.Tensor, path: Path, name: str) -> None:
+    view = memoryview(target.numpy().data)
     while view:
-        got = readinto(view)  # type: ignore[operator]
+        got = readinto(view)
         if not got:
             raise CheckpointError(
                 f"{path}: ended inside the tensor {quoted(name)}; the file has changed since it was opened"

@@ -31,7 +31,7 @@ def fetch(model: str, *, offline: bool = False, cache: Path | None = None) -> Pa
         raise CheckpointError(f"{ascii(model)[:120]} is no hub id; one looks like organisation/model")
     try:
         folder = snapshot_download(
-            match[1], revision=match[2], allow_patterns=_PATTERNS, cache_dir=cache, local_files_only=offline
+            match[1], revision=match[2], allow_patterns=list(_PATTERNS), cache_dir=cache, local_files_only=offline
         )
     except LocalEntryNotFoundError:
         raise CheckpointError(

@@ -56,7 +56,8 @@ def _locate(model: str) -> tuple[Path, str | None]:
     if is_hub_id(model) and not model.endswith(".gguf") and not path.parent.exists():
         return fetch(model), model.partition("@")[0].rpartition("/")[2]
     raise CheckpointError(
-        f"{ascii(model)[:160]}: there is no such file or folder; give `embedded`, a GGUF file, a model folder or a hub id"
+        f"{ascii(model)[:160]}: there is no such file or folder; "
+        "give `embedded`, a GGUF file, a model folder or a hub id"
     )
 
 
