@@ -1,0 +1,320 @@
+"""Tiny random checkpoints, made on the spot: folders that both `transformers` and the engine load, and GGUF files.
+
+The same family, sizes and seed give the same weights in either form, so the two can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from engine.architecture import Architecture, LinearRope, Llama3Rope, RopeScaling
+from engine.checkpoint.layout import expected_shapes
+
+Family = Literal["llama", "mistral", "qwen2", "qwen3"]
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+LLAMA3_ROPE = Llama3Rope(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_CORPUS = (
+    "One player, one listener: the quartet is out, and the soloist plays on.",
+    "the cat sat on the mat and the dog lay by the door while the rain fell",
+    "def play(note): return note + 1  # 0 1 2 3 4 5 6 7 8 9",
+    "Was ist das? C'est la vie. ¿Qué tal? 안녕하세요 你好",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of a decoder. `vocabulary` None is the tokenizer's own; more rows than that are padding."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    ffn_width: int = 128
+    vocabulary: int | None = None
+    context: int = 256
+
+
+def tiny_architecture(
+    family: Family = "llama",
+    *,
+    sizes: Sizes = Sizes(),
+    tied: bool = True,
+    rope: RopeScaling | None = None,
+    rope_base: float = 10_000.0,
+) -> Architecture:
+    """The decoder that the writers below write."""
+    return Architecture(
+        family=family,
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        ffn_width=sizes.ffn_width,
+        vocabulary=sizes.vocabulary or tiny_tokenizer().get_vocab_size(),
+        context=sizes.context,
+        norm_eps=1e-5,
+        rope_base=rope_base,
+        rope_scaling=rope,
+        qkv_bias=family == "qwen2",
+        qk_norm=family == "qwen3",
+        tied_head=tied,
+    )
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """A byte-level BPE of 320 tokens: three special ones, 256 bytes, and merges learnt from a few sentences."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    return tokenizer
+
+
+def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Every tensor of the decoder, float32, at a scale that makes answers vary. Norms are near one but not one."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in expected_shapes(architecture).items():
+        noise = torch.randn(shape, generator=generator)
+        if name.endswith("norm.weight"):
+            tensors[name] = 1 + 0.2 * noise
+        elif len(shape) == 1:
+            tensors[name] = 0.2 * noise
+        else:
+            tensors[name] = noise / shape[1] ** 0.5
+    return tensors
+
+
+def write_tiny_folder(
+    path: Path,
+    family: Family = "llama",
+    *,
+    sizes: Sizes = Sizes(),
+    tied: bool = True,
+    rope: Llama3Rope | LinearRope | None = None,
+    old_rope_spelling: bool = False,
+    dtype: torch.dtype = torch.float32,
+    shards: int = 1,
+    seed: int = 0,
+    tensors: dict[str, torch.Tensor] | None = None,
+    **overrides: Any,
+) -> Path:
+    """Write a model folder at `path` and return it. `overrides` go into config.json; None takes an option out."""
+    path.mkdir(parents=True, exist_ok=True)
+    architecture = tiny_architecture(family, sizes=sizes, tied=tied, rope=rope)
+    config = tiny_config(architecture, dtype, old_rope_spelling) | overrides
+    _write_json(path / "config.json", {key: value for key, value in config.items() if value is not None})
+    stored = {
+        name: tensor.to(dtype)
+        for name, tensor in (random_tensors(architecture, seed) if tensors is None else tensors).items()
+    }
+    write_safetensors(path, stored, shards)
+    tiny_tokenizer().save(str(path / "tokenizer.json"))
+    _write_json(
+        path / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<|im_start|>",
+            "eos_token": "<|im_end|>",
+            "unk_token": "<|endoftext|>",
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    (path / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    _write_json(path / "generation_config.json", {"bos_token_id": 1, "eos_token_id": [2, 0]})
+    return path
+
+
+def tiny_config(architecture: Architecture, dtype: torch.dtype, old_rope_spelling: bool = False) -> dict[str, Any]:
+    """The config.json of `architecture`, with the rotary options in the new spelling or the old one."""
+    config: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[architecture.family]],
+        "model_type": architecture.family,
+        "hidden_act": "silu",
+        "num_hidden_layers": architecture.layers,
+        "hidden_size": architecture.width,
+        "num_attention_heads": architecture.heads,
+        "num_key_value_heads": architecture.kv_heads,
+        "head_dim": architecture.head_dim,
+        "intermediate_size": architecture.ffn_width,
+        "vocab_size": architecture.vocabulary,
+        "max_position_embeddings": architecture.context,
+        "rms_norm_eps": architecture.norm_eps,
+        "tie_word_embeddings": architecture.tied_head,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+    if architecture.family == "mistral":
+        config["sliding_window"] = architecture.context
+    scaling: dict[str, Any] = {"rope_type": "default"}
+    match architecture.rope_scaling:
+        case LinearRope(factor):
+            scaling = {"rope_type": "linear", "factor": factor}
+        case Llama3Rope() as rope:
+            scaling = {
+                "rope_type": "llama3",
+                "factor": rope.factor,
+                "low_freq_factor": rope.low_freq_factor,
+                "high_freq_factor": rope.high_freq_factor,
+                "original_max_position_embeddings": rope.original_context,
+            }
+    if not old_rope_spelling:
+        return config | {"rope_parameters": {"rope_theta": architecture.rope_base} | scaling}
+    old = {"rope_theta": architecture.rope_base}
+    return config | old | ({} if scaling["rope_type"] == "default" else {"rope_scaling": scaling})
+
+
+def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], shards: int = 1) -> None:
+    """Write `tensors` into `path` as model.safetensors, or as `shards` files and their index."""
+    metadata = {"format": "pt"}
+    if shards == 1:
+        save_file(tensors, path / "model.safetensors", metadata)
+        return
+    names = list(tensors)
+    weight_map: dict[str, str] = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        part = {name: tensors[name] for name in names[shard::shards]}
+        save_file(part, path / file, metadata)
+        weight_map |= dict.fromkeys(part, file)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    _write_json(path / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def write_tiny_gguf(
+    path: Path,
+    family: Literal["llama", "qwen2", "qwen3"] = "llama",
+    *,
+    sizes: Sizes = Sizes(),
+    tied: bool = True,
+    rope: LinearRope | None = None,
+    rope_factors: tuple[float, ...] | None = None,
+    quantisation: str = "F32",
+    seed: int = 0,
+    tensors: dict[str, torch.Tensor] | None = None,
+    **overrides: Any,
+) -> Path:
+    """Write a GGUF file at `path` and return it. Matrices take the type `quantisation`: F32, F16, BF16, Q4_0, Q4_1,
+    Q5_0, Q5_1 or Q8_0. `overrides` replace integer metadata by its key, with `__` for a dot.
+    """
+    import gguf
+
+    architecture = tiny_architecture(family, sizes=sizes, tied=tied)
+    writer = gguf.GGUFWriter(path, family)
+    integers = {
+        f"{family}.block_count": architecture.layers,
+        f"{family}.context_length": architecture.context,
+        f"{family}.embedding_length": architecture.width,
+        f"{family}.feed_forward_length": architecture.ffn_width,
+        f"{family}.attention.head_count": architecture.heads,
+        f"{family}.attention.head_count_kv": architecture.kv_heads,
+        f"{family}.attention.key_length": architecture.head_dim,
+        f"{family}.attention.value_length": architecture.head_dim,
+        f"{family}.rope.dimension_count": architecture.head_dim,
+        f"{family}.vocab_size": architecture.vocabulary,
+    } | {key.replace("__", "."): value for key, value in overrides.items()}
+    for key, value in integers.items():
+        writer.add_uint32(key, value)
+    writer.add_layer_norm_rms_eps(architecture.norm_eps)
+    writer.add_rope_freq_base(architecture.rope_base)
+    if rope is not None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope.factor)
+    _add_tokenizer(writer, architecture.vocabulary)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.array(rope_factors, dtype=np.float32))
+    kind = gguf.GGMLQuantizationType[quantisation]
+    for name, tensor in (random_tensors(architecture, seed) if tensors is None else tensors).items():
+        data = _interleaved(name, tensor, architecture).contiguous().numpy()
+        if tensor.dim() == 1:
+            writer.add_tensor(gguf_name(name), data)
+        else:
+            writer.add_tensor(gguf_name(name), gguf.quantize(data, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def gguf_name(name: str) -> str:
+    """The GGUF name of a canonical tensor name."""
+    outer = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    if name in outer:
+        return outer[name]
+    _, _, layer, inner = name.split(".", 3)
+    for canonical, short in (
+        ("self_attn.o_proj", "attn_output"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("input_layernorm", "attn_norm"),
+        ("self_attn.", "attn_"),
+        ("mlp.", "ffn_"),
+        ("_proj", ""),
+    ):
+        inner = inner.replace(canonical, short)
+    return f"blk.{layer}.{inner}"
+
+
+def _add_tokenizer(writer: Any, vocabulary: int) -> None:
+    state = json.loads(tiny_tokenizer().to_str())
+    tokens = sorted(state["model"]["vocab"], key=state["model"]["vocab"].__getitem__)
+    tokens += [f"[PAD{index}]" for index in range(len(tokens), vocabulary)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in SPECIAL_TOKENS else 5 if token.startswith("[PAD") else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _interleaved(name: str, tensor: torch.Tensor, architecture: Architecture) -> torch.Tensor:
+    """q and k rows in the order in which `llama` files keep them: the two halves of each head side by side."""
+    heads = {"q_proj.weight": architecture.heads, "k_proj.weight": architecture.kv_heads}.get(name[-13:])
+    if heads is None or architecture.family != "llama":
+        return tensor
+    halves = tensor.view(heads, 2, architecture.head_dim // 2, -1)
+    return halves.transpose(1, 2).reshape(tensor.shape)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2))
