@@ -1,0 +1,146 @@
+"""What the engine's thread holds: contexts, and the turns that play in them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+
+from engine.outputs import Token, TurnStep
+from service.events import StallCause
+from service.mailbox import Play
+from service.port import ContextPort, EnginePort
+from service.session import SessionKey, SessionState, SessionTable
+
+
+class Contexts:
+    """Lends contexts to turns. Sessions keep theirs while idle, until somebody needs the room."""
+
+    def __init__(self, engine: EnginePort) -> None:
+        self._engine = engine
+        self._slots = engine.info.slots
+        self._sessions: SessionTable[ContextPort] = SessionTable(self._slots)
+        self._unnamed: list[ContextPort] = []  # of turns without a session
+        self.evicted_tokens: int | None = None  # of the last eviction, until somebody asks
+
+    @property
+    def tokens(self) -> int:
+        """Tokens held in all contexts."""
+        return sum(len(context.tokens) for context in (*self._sessions.contexts(), *self._unnamed))
+
+    def borrow(self, key: SessionKey | None) -> ContextPort:
+        """A context for one turn: the session's own, or an empty one. StepError when every slot is busy."""
+        if key is not None and self._sessions.state(key) is SessionState.IDLE:
+            return self._sessions.begin(key)
+        if len(self._sessions) + len(self._unnamed) >= self._slots:
+            self._evict()
+        context = self._engine.open_context()
+        if key is None:
+            self._unnamed.append(context)
+        else:
+            self._sessions.open(key, context)
+        return context
+
+    def give_back(self, key: SessionKey | None, context: ContextPort, sound: bool) -> None:
+        """After a turn. A session keeps a sound context; any other is closed."""
+        if key is not None and sound:
+            self._sessions.end(key)
+            return
+        if key is not None:
+            self._sessions.drop(key)
+        else:
+            self._unnamed.remove(context)
+        context.close()
+
+    def _evict(self) -> None:
+        context = self._sessions.evict_oldest()
+        if context is not None:
+            self.evicted_tokens = len(context.tokens)
+            context.close()
+
+
+class Clockwork:
+    """How long the engine has been busy with what, all turns together, seconds."""
+
+    def __init__(self) -> None:
+        self.decode_s = 0.0
+        self.prefill_s = 0.0
+
+
+class Performance:
+    """A turn from its command to its end. Opening, stepping and closing happen in the engine's thread."""
+
+    def __init__(self, command: Play) -> None:
+        self.turn_id = command.turn_id
+        self.request = command.request
+        self.key = command.key
+        self.behind = 0  # happenings that its reader has not taken
+        self.sound = True  # whether its context may serve again
+        self.began = False  # whether its reader knows that it left the queue
+        self.prefill_s = 0.0
+        self.made = 0
+        self.ended_by_token = False
+        self._steps: Generator[TurnStep, None, None] | None = None
+        self._exit = ExitStack()
+        self._last_s: float | None = None
+        self._paused_s: float | None = None
+        self._stalled_by_client_s = 0.0
+        self._decode_before_s = self._prefill_before_s = 0.0
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has left the queue."""
+        return self._steps is not None
+
+    def open(self, engine: EnginePort, contexts: Contexts) -> None:
+        """Takes a context and sets the generator up; no work is done yet."""
+        context = contexts.borrow(self.key)
+        self._exit.callback(lambda: contexts.give_back(self.key, context, self.sound))
+        self._exit.push(self._distrust)
+        self._steps = self._exit.enter_context(
+            closing(engine.generate(context, self.request.prompt_ids, self.request.sampling))
+        )
+
+    def step(self) -> TurnStep | None:
+        """One step; None when the turn has ended by itself. Raises what the engine raises."""
+        assert self._steps is not None
+        step = next(self._steps, None)
+        if isinstance(step, Token):
+            self.made += 1
+            self.ended_by_token = step.end
+        return step
+
+    @property
+    def complete(self) -> bool:
+        """Whether its last token is made, so that the next step only ends it."""
+        return self.ended_by_token or self.made == self.request.sampling.max_tokens
+
+    def close(self) -> None:
+        """Closes the generator, then gives the context back: the engine has stopped work on this turn."""
+        self._exit.close()
+
+    def _distrust(self, kind: type[BaseException] | None, _error: object, _traceback: object) -> bool:
+        """A generator that cannot even be closed leaves nothing that may serve again."""
+        self.sound = self.sound and kind is None
+        return False
+
+    def pause(self, now_s: float) -> None:
+        """Its reader is behind."""
+        self._paused_s = now_s
+
+    def resume(self, now_s: float) -> None:
+        """Its reader has caught up."""
+        if self._paused_s is not None:
+            self._stalled_by_client_s += now_s - self._paused_s
+            self._paused_s = None
+
+    def stalls(self, now_s: float, step_s: float, busy: Clockwork) -> tuple[tuple[StallCause, float], ...]:
+        """What the time since its last token went to, beside its own step; empty for the first token."""
+        first, self._last_s = self._last_s is None, now_s
+        found: tuple[tuple[StallCause, float], ...] = (
+            (StallCause.OTHER_SESSION, busy.decode_s - self._decode_before_s - step_s),
+            (StallCause.PREFILL, busy.prefill_s - self._prefill_before_s),
+        )
+        if self._stalled_by_client_s:  # what others did meanwhile cost nobody anything
+            found = ((StallCause.CLIENT, self._stalled_by_client_s),)
+        self._decode_before_s, self._prefill_before_s, self._stalled_by_client_s = busy.decode_s, busy.prefill_s, 0.0
+        return () if first else tuple((cause, seconds) for cause, seconds in found if seconds > 1e-9)
