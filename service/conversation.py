@@ -57,14 +57,19 @@ class Conversations:
         try:
             answer = _Answer(stream, self._worker.engine.text)
             while answer.end is None:
-                events = answer.read(await stream.take())
+                taken = await stream.take()
+                try:
+                    events = answer.read(taken)
+                except Exception as error:
+                    end = TurnEnd.FAILED
+                    raise TurnFailedError from error
                 end = answer.end or end
                 for event in events:
                     yield event
             if answer.error is not None:
                 raise answer.error
         finally:
-            del self._playing[request.request_id]
+            self._playing.pop(request.request_id, None)
             self._worker.release(stream, end)
 
     def interrupt(self, request_id: str) -> bool:

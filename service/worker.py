@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,45 +11,20 @@ from enum import StrEnum
 from engine.events import EngineEvent, Listener, Progress
 from engine.events import ignore as ignore_engine
 from service.admission import Admission
-from service.errors import (
-    DeadlineExceededError,
-    DeadlineUnmeetableError,
-    DrainingError,
-    EngineLostError,
-    NotReadyError,
-    QueueFullError,
-    ServiceError,
-    SessionBusyError,
-)
-from service.events import (
-    EngineStateChanged,
-    FirstToken,
-    Load,
-    Refusal,
-    ServiceEvent,
-    SessionEvicted,
-    TokenMade,
-    TurnAdmitted,
-    TurnEnd,
-    TurnEnded,
-    TurnRefused,
-    TurnRequest,
-    TurnStarted,
-)
+from service.errors import DrainingError, EngineLostError, NotReadyError, ServiceError
+from service.events import EngineStateChanged, Load, SessionEvicted, TurnEnd, TurnRequest
+from service.ledger import Ledger, ServiceListener, ignore
 from service.mailbox import (
-    Began,
     Cancel,
     ContextsChanged,
     Drain,
     Gone,
     Happening,
-    Made,
     Notice,
     Opened,
     Outbox,
     Over,
     Play,
-    PromptRead,
     Stop,
     TurnStream,
 )
@@ -58,14 +32,6 @@ from service.port import EnginePort
 from service.scheduler import Limits
 from service.session import SessionKey
 from service.stage import EngineFactory, Stage
-
-log = logging.getLogger(__name__)
-
-ServiceListener = Callable[[ServiceEvent], None]
-
-
-def ignore(_: ServiceEvent) -> None:
-    """The listener of a service nobody watches."""
 
 
 class WorkerState(StrEnum):
@@ -86,16 +52,6 @@ TRANSITIONS: Mapping[WorkerState, frozenset[WorkerState]] = {
     WorkerState.DRAINING: frozenset({WorkerState.FAILED, WorkerState.STOPPED}),
     WorkerState.FAILED: frozenset(),
     WorkerState.STOPPED: frozenset(),
-}
-
-_REFUSALS: Mapping[type[ServiceError], Refusal] = {
-    QueueFullError: Refusal.QUEUE_FULL,
-    DeadlineUnmeetableError: Refusal.DEADLINE_UNMEETABLE,
-    DeadlineExceededError: Refusal.DEADLINE_UNMEETABLE,
-    SessionBusyError: Refusal.SESSION_BUSY,
-    NotReadyError: Refusal.NOT_READY,
-    EngineLostError: Refusal.NOT_READY,
-    DrainingError: Refusal.DRAINING,
 }
 
 
@@ -127,11 +83,11 @@ class Worker:
         self.progress: Progress | None = None
         self.failure: BaseException | None = None
         self._factory = factory
-        self._listener = listener
         self._engine_listener = engine_listener
         self._on_fatal = on_fatal
         self._state = WorkerState.NEW
         self._admission = Admission(self.limits)
+        self._ledger = Ledger(self._admission, listener)
         self._streams: dict[int, TurnStream] = {}
         self._next_id = 0
         self._kv_tokens = 0
@@ -162,7 +118,7 @@ class Worker:
             self._admission.draining = True
             self._become(WorkerState.DRAINING)
             self._note_idle()
-        if not self._gone.is_set():
+        if self._state is WorkerState.DRAINING:
             self._stage.send(Drain(self.clock() + grace_s))
 
     async def drained(self) -> None:
@@ -171,6 +127,8 @@ class Worker:
 
     async def stop(self, timeout_s: float = 10.0) -> bool:
         """Ends every turn, the engine and its thread; False if the thread did not end in time."""
+        if self._state is WorkerState.NEW:
+            return True
         self._stage.send(Stop())
         try:
             async with asyncio.timeout(timeout_s):
@@ -229,13 +187,13 @@ class Worker:
             self._check_state()
             self._admission.admit(turn_id, request, key, now_s)
         except ServiceError as error:
-            self._tell(TurnRefused(request.request_id, _REFUSALS[type(error)]))
+            self._ledger.refused(request, error)
             raise
         self._next_id += 1
         stream = TurnStream(turn_id, request, now_s, self.limits.reader_window, self._stage.send)
         self._streams[turn_id] = stream
         self._stage.send(Play(turn_id, request, key, now_s))
-        self._tell(TurnAdmitted(request.request_id, len(request.prompt_ids)))
+        self._ledger.admitted(request)
         return stream
 
     def cancel(self, stream: TurnStream) -> None:
@@ -249,28 +207,7 @@ class Worker:
         """The reader leaves, having seen the turn end like this. What still plays is broken off."""
         self.cancel(stream)
         stream.end = end
-        self._settle(stream)
-
-    def _settle(self, stream: TurnStream) -> None:
-        """Once the engine has stopped work on the turn and the reader has left, whichever comes last."""
-        if stream.over is None or stream.end is None:
-            return
-        over_s, cancelled_s = stream.over.at_s, stream.cancelled_s
-        broken_off = stream.end is TurnEnd.CANCELLED and cancelled_s is not None
-        self._tell(
-            TurnEnded(
-                request_id=stream.request.request_id,
-                end=stream.end,
-                duration_s=over_s - stream.admitted_s,
-                prompt_tokens=len(stream.request.prompt_ids) if stream.began else 0,
-                cached_tokens=stream.began.cached if stream.began else 0,
-                completion_tokens=stream.given,
-                discarded_tokens=stream.made - stream.given,
-                replays=stream.replays,
-                eager_steps=stream.eager_steps,
-                cancel_to_idle_s=max(over_s - (cancelled_s or over_s), 0.0) if broken_off else None,
-            )
-        )
+        self._ledger.settle(stream)
 
     def _check_state(self) -> None:
         if self._state is WorkerState.FAILED:
@@ -292,36 +229,17 @@ class Worker:
         elif isinstance(what, ContextsChanged):
             self._kv_tokens = what.kv_tokens
             if what.evicted_tokens is not None:
-                self._tell(SessionEvicted(what.evicted_tokens))
+                self._ledger.tell(SessionEvicted(what.evicted_tokens))
         elif turn_id is not None and (stream := self._streams.get(turn_id)) is not None:
-            self._note(stream, what)
+            self._ledger.note(stream, what)
             stream.put(what)
             if isinstance(what, Over):
                 self._finish(stream)
 
-    def _note(self, stream: TurnStream, what: Happening) -> None:
-        """Learns from what happened, and tells the observers."""
-        request_id = stream.request.request_id
-        if isinstance(what, Began):
-            self._admission.started(stream.turn_id, what.at_s)
-            queue_s = what.at_s - stream.admitted_s
-            self._tell(TurnStarted(request_id, queue_s, len(stream.request.prompt_ids), what.cached))
-        elif isinstance(what, PromptRead):
-            self._admission.learn_prefill(what.tokens, what.busy_s)
-        elif isinstance(what, Made):
-            self._admission.learn_token(what.step_s)
-            if stream.last_token_s is None:
-                began_s = stream.began.at_s if stream.began else stream.admitted_s
-                self._tell(FirstToken(request_id, what.at_s - stream.admitted_s, what.at_s - began_s))
-            else:
-                self._tell(TokenMade(request_id, what.at_s - stream.last_token_s, what.stalls))
-        elif what.end in (TurnEnd.STOP, TurnEnd.LENGTH):
-            self._admission.learn_turn(stream.made)
-
     def _finish(self, stream: TurnStream) -> None:
         del self._streams[stream.turn_id]
         self._admission.ended(stream.turn_id)
-        self._settle(stream)
+        self._ledger.settle(stream)
         self._note_idle()
 
     def _lose(self, error: BaseException | None) -> None:
@@ -349,15 +267,9 @@ class Worker:
         if state not in TRANSITIONS[self._state]:
             raise AssertionError(f"the worker cannot become {state}: it is {self._state}")
         self._state = state
-        self._tell(EngineStateChanged(state.value, detail))
+        self._ledger.tell(EngineStateChanged(state.value, detail))
 
     def _hear_engine(self, event: EngineEvent) -> None:
         if isinstance(event, Progress):
             self.progress = event
         self._engine_listener(event)
-
-    def _tell(self, event: ServiceEvent) -> None:
-        try:
-            self._listener(event)
-        except Exception:  # an observer's fault is no turn's
-            log.exception("an observer failed at %s", type(event).__name__)
