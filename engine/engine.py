@@ -146,10 +146,21 @@ class Engine:
         self._check(context, prompt_ids, params)
         return self._turn(context, prompt_ids, params)
 
+    def replace_weights(self, weights: DecoderWeights) -> None:
+        """Serve other weights of the same shapes. Graphs hold the addresses of the old ones: they go first.
+
+        Raises StepError while a context is open: its keys and values are of the old weights.
+        """
+        if self._cache.free_slots < self.info.slots:
+            raise StepError("weights cannot be replaced while a context is open; close every context first")
+        with faults.named(), torch.inference_mode():
+            self._stepper.drop_graphs()
+            self._decoder.weights = weights
+            self._stepper.capture(CaptureCause.WEIGHTS_CHANGED)
+
     def close(self) -> None:
         """Give device memory back. The engine cannot be used afterwards."""
-        if self._stepper.lookahead:
-            self._stepper.graphs.clear()
+        self._stepper.drop_graphs()
         del self._decoder, self._cache, self._stepper
 
     def _turn(

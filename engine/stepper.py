@@ -93,6 +93,12 @@ class Stepper:
         self.graphs.capture(self._shapes, cause)
         self._active = None
 
+    def drop_graphs(self) -> None:
+        """Forget every graph and give their memory back."""
+        if self._on_cuda:
+            self.graphs.clear()
+        self._active = None
+
     def prefill(self, slot: int, start: int, ids: Sequence[int]) -> float:
         """Fill positions start .. start + len(ids) - 1 of the slot's cache, and wait for it. Returns seconds."""
         started_s = time.perf_counter()
