@@ -70,7 +70,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class PromptRead:
-    """The whole prompt is in the context; `tokens` of it took `busy_s` of the engine's time."""
+    """Comes before the first token: the prefill ended at `at_s`; its `tokens` took `busy_s` of the engine's time."""
 
     at_s: float
     tokens: int

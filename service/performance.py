@@ -77,6 +77,8 @@ class Performance:
         self.sound = True  # whether its context may serve again
         self.began = False  # whether its reader knows that it left the queue
         self.prefill_s = 0.0
+        self.prefilled = 0  # prompt tokens, those from the cache not counted
+        self.prefilled_s = 0.0
         self.made = 0
         self.ended_by_token = False
         self._steps: Generator[TurnStep, None, None] | None = None

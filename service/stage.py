@@ -188,11 +188,14 @@ class Stage:
                 performance.began = True
                 self._tell(performance, Began(now_s - step_s, step.cached))
                 self._tell_contexts()
-            if step.done == step.total:
-                self._tell(performance, PromptRead(now_s, step.total - step.cached, performance.prefill_s))
+            performance.prefilled, performance.prefilled_s = step.done - step.cached, now_s
             self._scheduler.played_chunk(turn_id)
         else:
             self._busy.decode_s += step_s
+            if performance.made == 1:
+                self._tell(
+                    performance, PromptRead(performance.prefilled_s, performance.prefilled, performance.prefill_s)
+                )
             stalls = performance.stalls(now_s, step_s, self._busy)
             self._tell(performance, Made(now_s, step, step_s, stalls))
             self._scheduler.played_token(turn_id)

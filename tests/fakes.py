@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.errors import ContextLengthError, StepError
@@ -143,7 +143,6 @@ class FakeInfo:
     precision: str = "float32"
     fingerprint: str = "fake-fingerprint"
     threads: int = 1
-    graph: FakeGraphState = field(default_factory=FakeGraphState)
     kv_bytes: int = 1 << 20
 
 
@@ -213,6 +212,7 @@ class FakeEngine:
         self.info = FakeInfo(slots=slots, context=context)
         self.text = FakeChatText()
         self.defaults = FakeDefaults()
+        self.graphs = FakeGraphState()
         self.answer = answer
         self.eager = eager
         self.listener = listener
@@ -265,6 +265,10 @@ class FakeEngine:
 
     # The engine's interface.
 
+    @property
+    def graphs(self) -> FakeGraphState:
+        return FakeGraphState(enabled=self.eager is None, eager_reason=self.eager)
+
     def open_context(self) -> FakeContext:
         self.threads.add(threading.get_ident())
         if self.contexts_open >= self.info.slots:
@@ -280,24 +284,26 @@ class FakeEngine:
         fault = self.faults.pop(0) if self.faults else None
         if context.closed:
             raise AssertionError("generate on a closed context")
-        if len(prompt_ids) >= self.info.context:
+        if len(prompt_ids) > self.info.context:
             raise ContextLengthError(len(prompt_ids), self.info.context)
         self.prompts.append(tuple(prompt_ids))
         if fault is not None and fault.after_tokens < 0:
             raise fault.error
         yield from self._prefill(context, list(prompt_ids))
-        room = self.info.context - len(prompt_ids)
+        room = self.info.context - len(prompt_ids) + 1
         limit = room if params.max_tokens is None else min(room, params.max_tokens)
         prompt = list(prompt_ids)
         answer = [*self.answer(prompt), END_ID]
+        read = [*prompt, *answer]
         for made in range(min(limit, len(answer))):
             if fault is not None and made == fault.after_tokens:
                 raise fault.error
             self._step(context)
-            if context.held != prompt + answer[:made]:
+            at = len(prompt) - 1 + made
+            if context.held != read[:at]:
                 raise AssertionError("another turn wrote into this context")
+            context.held.append(read[at])
             token_id = answer[made]
-            context.held.append(token_id)
             end = token_id == END_ID or token_id in params.stop_token_ids
             logprob = -0.5 if params.logprobs else None
             top = tuple((FIRST_BYTE_ID + n, -1.0 - n) for n in range(params.top_logprobs))
@@ -314,10 +320,11 @@ class FakeEngine:
             cached += 1
         del context.held[cached:]
         yield Prefilled(cached, cached, len(prompt))
-        for at in range(cached, len(prompt), self._prefill_chunk):
+        last = len(prompt) - 1  # its step makes the first token
+        for at in range(cached, last, self._prefill_chunk):
             self.prefill_steps += 1
             self.played.append((context.number, "prefill"))
-            chunk = prompt[at : at + self._prefill_chunk]
+            chunk = prompt[at : min(at + self._prefill_chunk, last)]
             context.held.extend(chunk)
             self._tell(PrefillDone(len(chunk), 0.0))
             yield Prefilled(cached, len(context.held), len(prompt))
