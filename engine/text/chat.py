@@ -1,0 +1,126 @@
+"""From messages to prompt ids, and from answer ids to text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from engine.errors import CheckpointError, InvalidRequestError
+from engine.text.answer import AnswerText
+from engine.text.build import build_tokenizer
+from engine.text.provenance import own_runs
+from engine.text.source import GgufTokenizer, TokenizerSource
+from engine.text.template import ChatTemplate
+from engine.text.tokenizer import Tokenizer, check_text
+
+ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
+# What models end an answer with; where one of these is a control token of the vocabulary it ends answers, whichever
+# of the checkpoint's files forgot to say so.
+_END_STRINGS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "</s>",
+)
+
+
+class Message(Protocol):
+    """One message of a conversation."""
+
+    @property
+    def role(self) -> str:
+        """One of `ROLES`."""
+
+    @property
+    def content(self) -> str:
+        """What was said."""
+
+    @property
+    def name(self) -> str | None:
+        """Who said it, where the caller tells participants apart."""
+
+
+class ChatText:
+    """Text in and out of one model. Safe to use from several threads.
+
+    Attributes:
+        tokenizer: the model's tokenizer.
+        end_ids: every id that ends an answer: the union of all that the checkpoint says.
+        has_template: whether `prompt_ids` can work.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, end_ids: Iterable[int]) -> None:
+        self.tokenizer = tokenizer
+        self.end_ids = frozenset(end_ids)
+        self.has_template = template is not None
+        self._template = template
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
+        """Ids of the conversation, up to where the assistant begins to speak.
+
+        Only the template's own text makes control tokens. It is found by its source, character by character
+        (`engine.text.provenance`), so a template may cut and join what people wrote in any way: a piece of theirs
+        never becomes, nor completes, a control token. Everything else is tokenised in one piece with its
+        surroundings, so that ids are the reference's.
+
+        Raises InvalidRequestError for a bad message, TemplateError where the template refuses them, CheckpointError
+        where the checkpoint has no chat template.
+        """
+        if self._template is None:
+            raise CheckpointError(
+                "the model has no chat template, so there is no telling how it wants a conversation written: serve an "
+                "instruction-tuned model, or add `chat_template.jinja` to the model's folder"
+            )
+        for number, message in enumerate(messages):
+            if message.role not in ROLES:
+                raise InvalidRequestError(
+                    f"messages[{number}].role", f"is {message.role!r}; known: {', '.join(sorted(ROLES))}"
+                )
+            for part in ("content", "name"):
+                if (text := getattr(message, part)) is not None:
+                    check_text(text, f"messages[{number}].{part}")
+        rendered = self._template.render(
+            [
+                {"role": message.role, "content": message.content}
+                | ({} if message.name is None else {"name": message.name})
+                for message in messages
+            ],
+            tools,
+            self.tokenizer.special_text,
+        )
+        if self.tokenizer.holds_marker(rendered):
+            raise InvalidRequestError("messages", "holds this server's own marker for control tokens; leave it out")
+        marked = "".join(self.tokenizer.mark(run) if mine else run for mine, run in own_runs(rendered))
+        return self._with_one_bos(self.tokenizer.encode_marked(marked))
+
+    def answer(self, stop: Sequence[str] = ()) -> AnswerText:
+        """The text of a new answer, to end before any of the `stop` texts."""
+        return AnswerText(self.tokenizer, stop)
+
+    def _with_one_bos(self, ids: list[int]) -> list[int]:
+        bos = self.tokenizer.bos_id
+        if bos is None:
+            return ids
+        count = 0
+        while count < len(ids) and ids[count] == bos:
+            count += 1
+        if count == 0:
+            return [bos, *ids] if self.tokenizer.add_bos else ids
+        return ids[count - 1 :]
+
+
+def build_chat_text(source: TokenizerSource, chat_template: str | None, eos_ids: Iterable[int] = ()) -> ChatText:
+    """Text for one checkpoint. Raises CheckpointError where its tokenizer or its chat template cannot be used."""
+    tokenizer = build_tokenizer(source)
+    ends = set(eos_ids)
+    if isinstance(source, GgufTokenizer) and source.eos_id is not None:
+        ends.add(source.eos_id)
+    controls = tokenizer.control_strings
+    ends |= {controls[text] for text in (*_END_STRINGS, tokenizer.special_text.get("eos_token")) if text in controls}
+    template = None if chat_template is None else ChatTemplate(chat_template)
+    return ChatText(tokenizer, template, ends)
