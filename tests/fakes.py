@@ -212,7 +212,6 @@ class FakeEngine:
         self.info = FakeInfo(slots=slots, context=context)
         self.text = FakeChatText()
         self.defaults = FakeDefaults()
-        self.graphs = FakeGraphState()
         self.answer = answer
         self.eager = eager
         self.listener = listener
