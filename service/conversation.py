@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from engine.outputs import Token
 from service.errors import TurnFailedError
@@ -40,7 +40,7 @@ class Conversations:
         self._worker = worker
         self._playing: dict[str, TurnStream] = {}
 
-    async def turn(self, request: TurnRequest) -> AsyncIterator[TurnEvent]:
+    async def turn(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """One `Started`, `Delta`s, one `Finished`; or a domain error in place of what is still to come.
 
         Close it (`contextlib.aclosing`) or cancel the task that iterates over it, and the engine stops work on the turn

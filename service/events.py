@@ -126,6 +126,7 @@ TurnEvent = Started | Delta | Finished
 class Refusal(StrEnum):
     """Why a turn was not admitted. The metrics label has exactly these values."""
 
+    INVALID_REQUEST = "invalid_request"
     QUEUE_FULL = "queue_full"
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
     SESSION_BUSY = "session_busy"
