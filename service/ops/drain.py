@@ -1,0 +1,80 @@
+"""How a server leaves, as data: which phase holds at which time. Pure; service.app does what the phases say.
+
+The order: first balancers learn (health NOT_SERVING) while new turns are still taken; then new and queued turns are
+refused and running ones may end; then those that cannot end are told so; then the process stops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Phase(IntEnum):
+    """In order; a phase is never left backwards."""
+
+    SERVING = 0
+    PROPAGATING = 1  # NOT_SERVING, still accepting
+    FINISHING = 2  # new and queued turns get UNAVAILABLE, running ones may end
+    ENDING = 3  # running ones end with `finished{DRAINING}`
+    STOPPED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DrainTimes:
+    """How long each phase may last, seconds.
+
+    Attributes:
+        propagation_s: PROPAGATING, whatever goes on: the time that balancers need to hear.
+        grace_s: FINISHING at most.
+        ending_s: ENDING at most.
+    """
+
+    propagation_s: float
+    grace_s: float
+    ending_s: float = 2.0
+
+    @property
+    def total_s(self) -> float:
+        """The longest that a drain takes: what the pod's grace period must cover."""
+        return self.propagation_s + self.grace_s + self.ending_s
+
+    def limit_s(self, phase: Phase) -> float:
+        """How long `phase` may last."""
+        return {
+            Phase.PROPAGATING: self.propagation_s,
+            Phase.FINISHING: self.grace_s,
+            Phase.ENDING: self.ending_s,
+        }.get(phase, float("inf"))
+
+
+class Drain:
+    """Where a leaving server stands. The caller brings the clock."""
+
+    def __init__(self, times: DrainTimes) -> None:
+        self._times = times
+        self._phase = Phase.SERVING
+        self._since_s = 0.0
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    def signal(self, now_s: float) -> None:
+        """A signal to leave. The first begins the drain; each further one ends the present phase at once."""
+        if self._phase < Phase.STOPPED:
+            self._enter(Phase(self._phase + 1), now_s)
+
+    def tick(self, now_s: float, *, idle: bool) -> Phase:
+        """The phase that holds now; `idle` says that no turn is on the device and none waits."""
+        while (left_s := self.left_s(now_s)) <= 0 or (idle and self._phase in (Phase.FINISHING, Phase.ENDING)):
+            self._enter(Phase(self._phase + 1), now_s + min(left_s, 0))
+        return self._phase
+
+    def left_s(self, now_s: float) -> float:
+        """Until the present phase must end; infinite while serving and once stopped."""
+        return self._since_s + self._times.limit_s(self._phase) - now_s
+
+    def _enter(self, phase: Phase, now_s: float) -> None:
+        self._phase = phase
+        self._since_s = now_s

@@ -1,0 +1,61 @@
+"""Whether this server should get work, as a state with its reasons. Health, balancers and GetLoad all read it.
+
+Pure: the caller brings the clock and the facts. service.rpc.health tells it to gRPC clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+
+class Readiness(StrEnum):
+    """The process's life, in order. A later state never goes back to an earlier one."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+    ENGINE_LOST = "engine_lost"
+
+
+_NEXT: dict[Readiness, frozenset[Readiness]] = {
+    Readiness.LOADING: frozenset({Readiness.SERVING, Readiness.DRAINING, Readiness.ENGINE_LOST}),
+    Readiness.SERVING: frozenset({Readiness.DRAINING, Readiness.ENGINE_LOST}),
+    Readiness.DRAINING: frozenset({Readiness.ENGINE_LOST}),
+    Readiness.ENGINE_LOST: frozenset(),
+}
+
+# A prefill chunk is one beat, and on a small CPU it takes seconds; a thread that is dead is seen at the next look.
+HEARTBEAT_LIMIT_S = 60.0
+
+
+class Health:
+    """Readiness, and who wants to know when it changes. All calls from the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._state = Readiness.LOADING
+        self._listeners: list[Callable[[Readiness], None]] = []
+
+    @property
+    def state(self) -> Readiness:
+        return self._state
+
+    @property
+    def serving(self) -> bool:
+        """Whether new work should be sent here."""
+        return self._state is Readiness.SERVING
+
+    def subscribe(self, listener: Callable[[Readiness], None]) -> Callable[[], None]:
+        """Call `listener` after each change; returns the call that ends the subscription."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def move(self, to: Readiness) -> None:
+        """Go to another state. Staying is fine; going where the table does not lead raises ValueError."""
+        if to is self._state:
+            return
+        if to not in _NEXT[self._state]:
+            raise ValueError(f"readiness cannot go from {self._state} to {to}")
+        self._state = to
+        for listener in tuple(self._listeners):
+            listener(to)

@@ -1,0 +1,290 @@
+"""Prometheus metrics: the only importer of prometheus_client. It hears what happened and keeps figures.
+
+Every series of a closed set of labels exists from the start at 0. No label carries an id. All
+methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+
+from engine.events import (
+    CaptureCause,
+    CaptureOutcome,
+    EagerReason,
+    EngineEvent,
+    GraphCaptured,
+    PrefillDone,
+    StepDone,
+)
+from service.events import (
+    FirstToken,
+    Load,
+    Refusal,
+    ServiceEvent,
+    StallCause,
+    TokenMade,
+    TurnEnd,
+    TurnEnded,
+    TurnRefused,
+    TurnStarted,
+)
+
+# 0.2 ms to 10 min, seconds. The OpenTelemetry GenAI bounds are all among them; the ones below 10 ms and above its last
+# bound are ours: a token may take 0.3 ms on a GPU, and a whole answer minutes on a CPU.
+TOKEN_BUCKETS = (
+    0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.01, 0.0125, 0.015,
+    0.02, 0.025, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+    300.0, 600.0,
+)  # fmt: skip
+FIRST_TOKEN_BUCKETS = (
+    0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
+ANSWER_BUCKETS = (
+    0.0002, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 15.0, 20.48, 30.0,
+    40.96, 60.0, 81.92, 120.0, 180.0, 300.0, 450.0, 600.0,
+)  # fmt: skip
+
+MAX_GRAPH_LABELS = 128  # shapes are few; a runaway set becomes `other`
+OPERATION = "chat"
+
+
+class MetricsAddressError(Exception):
+    """The metrics port cannot be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What soloist_info says, once the model is open."""
+
+    version: str
+    model: str
+    device: str
+    precision: str
+    fingerprint: str
+    graphs: str
+
+
+class Metrics:
+    """All figures of one server in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._graph_labels: set[str] = set()
+        self._since_admission_s: dict[str, float] = {}  # of turns that had a first token and have not ended
+        self._steps_of_graphs()
+        self._gen_ai()
+        self._turns()
+        self._load_gauges()
+        ProcessCollector(registry=self.registry)
+
+    # What there is.
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float], labels: tuple[str, ...] = ()) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=tuple(buckets))
+
+    def _steps_of_graphs(self) -> None:
+        self._replays = self._counter("soloist_graph_replays", "Decode steps that were one graph replay.", ("graph",))
+        self._eager = self._counter("soloist_eager_steps", "Decode steps that were no replay, by why.", ("reason",))
+        self._captures = self._counter("soloist_graph_captures", "Graph captures.", ("outcome", "cause"))
+        self._capture_s = self._histogram(
+            "soloist_graph_capture_seconds", "Time of one graph capture.", FIRST_TOKEN_BUCKETS, ("cause",)
+        )
+        self._pool_bytes = self._gauge("soloist_graph_pool_bytes", "Device memory of the graphs' one pool.")
+        self._graphs = self._gauge("soloist_graphs", "Graphs that can be replayed.")
+        self._step_s = self._histogram("soloist_step_seconds", "Time of one step.", TOKEN_BUCKETS, ("mode",))
+        for reason in EagerReason:
+            self._eager.labels(reason.value)
+        for cause in CaptureCause:
+            self._capture_s.labels(cause.value)
+            for outcome in CaptureOutcome:
+                self._captures.labels(outcome.value, cause.value)
+        for mode in ("replay", "eager", "prefill"):
+            self._step_s.labels(mode)
+
+    def _gen_ai(self) -> None:
+        labels = ("gen_ai_operation_name", "gen_ai_request_model")
+        self._model: str | None = None
+        self._first_token_s = self._histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From admission to the first token.",
+            FIRST_TOKEN_BUCKETS,
+            labels,
+        )
+        self._per_token_s = self._histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Mean time per token after the first, of one turn.",
+            TOKEN_BUCKETS,
+            labels,
+        )
+        self._duration_s = self._histogram(
+            "gen_ai_server_request_duration_seconds", "From admission to the end.", ANSWER_BUCKETS, labels
+        )
+
+    def _turns(self) -> None:
+        self._gap_s = self._histogram("soloist_inter_token_seconds", "Between two tokens of one turn.", TOKEN_BUCKETS)
+        self._stall_s = self._counter("soloist_stall_seconds", "Time tokens waited for other things.", ("cause",))
+        self._requests = self._counter("soloist_requests", "Admitted turns that ended, by how.", ("reason",))
+        self._rejections = self._counter("soloist_rejections", "Turns that were not admitted.", ("reason",))
+        self._idle_s = self._histogram(
+            "soloist_cancel_to_idle_seconds", "From the wish to break off to the engine's rest.", FIRST_TOKEN_BUCKETS
+        )
+        self._resumes = self._counter("soloist_resumes", "Answers resumed.", ("mode",))
+        self._prefix = self._counter("soloist_prefix_tokens", "Prompt tokens by where they came from.", ("source",))
+        self._tokens = self._counter("soloist_tokens", "Tokens read, given, and made in vain.", ("kind",))
+        for counter, values in (
+            (self._stall_s, [cause.value for cause in StallCause]),
+            (self._requests, [end.value for end in TurnEnd]),
+            (self._rejections, [refusal.value for refusal in Refusal]),
+            (self._resumes, ["exact", "fast"]),
+            (self._prefix, ["session_cache", "prefill"]),
+            (self._tokens, ["prompt", "completion", "discarded"]),
+        ):
+            for value in values:
+                counter.labels(value)
+
+    def _load_gauges(self) -> None:
+        self._queue = self._gauge("soloist_queue_depth", "Turns that wait.")
+        self._active = self._gauge("soloist_active_turns", "Turns on the device.")
+        self._wait_s = self._gauge("soloist_predicted_wait_seconds", "What a new turn would wait.")
+        self._kv = self._gauge("soloist_kv_tokens", "Tokens of KV cache.", ("state",))
+        self._info = self._gauge(
+            "soloist_info", "What is served.", ("version", "model", "device", "precision", "fingerprint", "graphs")
+        )
+        self._vllm_waiting = self._gauge("vllm:num_requests_waiting", "Alias of soloist_queue_depth.", ("model_name",))
+        self._vllm_running = self._gauge("vllm:num_requests_running", "Alias of soloist_active_turns.", ("model_name",))
+        self._vllm_kv = self._gauge("vllm:kv_cache_usage_perc", "Share of KV cache in use, 0 to 1.", ("model_name",))
+        for state in ("used", "free"):
+            self._kv.labels(state)
+
+    # What is told.
+
+    def serve_model(self, served: Served) -> None:
+        """The model is open: create the series that carry its name."""
+        self._model = served.model
+        self._info.labels(
+            served.version, served.model, served.device, served.precision, served.fingerprint, served.graphs
+        ).set(1)
+        for histogram in (self._first_token_s, self._per_token_s, self._duration_s):
+            histogram.labels(OPERATION, served.model)
+        for gauge in (self._vllm_waiting, self._vllm_running, self._vllm_kv):
+            gauge.labels(served.model).set(0)
+
+    def show_load(self, load: Load) -> None:
+        """How busy the server is now; told at every change and now and then."""
+        self._queue.set(load.queued_turns)
+        self._active.set(load.active_turns)
+        self._wait_s.set(load.predicted_wait_s)
+        self._kv.labels("used").set(load.kv_tokens_used)
+        self._kv.labels("free").set(load.kv_tokens_total - load.kv_tokens_used)
+        if self._model is not None:
+            self._vllm_waiting.labels(self._model).set(load.queued_turns)
+            self._vllm_running.labels(self._model).set(load.active_turns)
+            self._vllm_kv.labels(self._model).set(_share(load))
+
+    def engine_event(self, event: EngineEvent) -> None:
+        """Listener for the engine's events."""
+        match event:
+            case StepDone(graph=str(graph)):
+                self._replays.labels(self._graph_label(graph)).inc()
+                self._step_s.labels("replay").observe(event.seconds)
+            case StepDone(eager=EagerReason() as reason):
+                self._eager.labels(reason.value).inc()
+                self._step_s.labels("eager").observe(event.seconds)
+            case PrefillDone():
+                self._step_s.labels("prefill").observe(event.seconds)
+            case GraphCaptured():
+                self._captures.labels(event.outcome.value, event.cause.value).inc()
+                self._capture_s.labels(event.cause.value).observe(event.seconds)
+                self._pool_bytes.set(event.pool_bytes)
+                if event.outcome is CaptureOutcome.CAPTURED:
+                    self._replays.labels(self._graph_label(event.graph))
+                    self._graphs.inc()
+            case _:
+                pass
+
+    def service_event(self, event: ServiceEvent) -> None:
+        """Listener for the service's events."""
+        match event:
+            case TokenMade():
+                self._gap_s.observe(event.gap_s)
+                for cause, seconds in event.stalls:
+                    self._stall_s.labels(cause.value).inc(seconds)
+            case FirstToken():
+                self._since_admission_s[event.request_id] = event.since_admission_s
+                self._first_token_s.labels(OPERATION, self._model or "").observe(event.since_admission_s)
+            case TurnStarted():
+                self._prefix.labels("session_cache").inc(event.cached_tokens)
+                self._prefix.labels("prefill").inc(event.prompt_tokens - event.cached_tokens)
+                self._tokens.labels("prompt").inc(event.prompt_tokens)
+            case TurnRefused():
+                self._rejections.labels(event.reason.value).inc()
+            case TurnEnded():
+                self._turn_ended(event)
+            case _:
+                pass
+
+    def _turn_ended(self, event: TurnEnded) -> None:
+        model = self._model or ""
+        self._requests.labels(event.end.value).inc()
+        self._tokens.labels("completion").inc(event.completion_tokens)
+        self._tokens.labels("discarded").inc(event.discarded_tokens)
+        self._duration_s.labels(OPERATION, model).observe(event.duration_s)
+        first_s = self._since_admission_s.pop(event.request_id, None)
+        if first_s is not None and event.completion_tokens > 1:
+            per_token_s = max(0.0, event.duration_s - first_s) / (event.completion_tokens - 1)
+            self._per_token_s.labels(OPERATION, model).observe(per_token_s)
+        if event.cancel_to_idle_s is not None:
+            self._idle_s.observe(event.cancel_to_idle_s)
+
+    def _graph_label(self, graph: str) -> str:
+        if graph not in self._graph_labels and len(self._graph_labels) >= MAX_GRAPH_LABELS:
+            return "other"
+        self._graph_labels.add(graph)
+        return graph
+
+
+@dataclass(slots=True)
+class MetricsEndpoint:
+    """The HTTP endpoint `/metrics`, on threads of its own.
+
+    Attributes:
+        address: HOST:PORT as bound.
+    """
+
+    address: str
+    _stop: Callable[[], None]
+
+    def close(self) -> None:
+        """Frees the port."""
+        self._stop()
+
+
+def serve_metrics(metrics: Metrics, listen: str) -> MetricsEndpoint:
+    """Open the endpoint. MetricsAddressError, in one line, if the port cannot be had."""
+    host, _, port = listen.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=metrics.registry)
+    except OSError as error:
+        raise MetricsAddressError(f"cannot listen on {listen} for metrics: {error.strerror or error}") from None
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return MetricsEndpoint(f"{host}:{server.server_port}", stop)
+
+
+def _share(load: Load) -> float:
+    return load.kv_tokens_used / load.kv_tokens_total if load.kv_tokens_total else 0.0
