@@ -1,0 +1,249 @@
+"""What every call has in common, whatever its method: an id, a line in the log, and exactly one end.
+
+Errors raised by handlers become statuses here and nowhere else. Messages' contents never reach the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import traceback
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from service.rpc.status import (
+    INTERNAL,
+    ClientStalledError,
+    MalformedRequestError,
+    TurnInterruptedError,
+    UnknownMethodError,
+    abort,
+    row_of,
+    safe_text,
+)
+
+logger = logging.getLogger("soloist.calls")
+
+QUIET_PREFIXES = ("/grpc.health.", "/grpc.reflection.")  # probes come every few seconds: logged at debug
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_CLIENT_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call at the edge.
+
+    Attributes:
+        request_id: made here and unique; sent to the client as initial metadata `x-request-id`.
+        method: full name, or `unknown`.
+        labels: what the client said of itself, for the log: its own request id and trace id.
+        error: the error that became the status, if one did.
+    """
+
+    request_id: str
+    method: str
+    labels: dict[str, str] = field(default_factory=dict)
+    error: BaseException | None = None
+
+
+_current: ContextVar[Call] = ContextVar("call")
+
+
+def current_call() -> Call:
+    """The call that this task serves; one made up on the spot outside of any."""
+    return _current.get(Call(new_request_id(), "none"))
+
+
+def new_request_id() -> str:
+    """An id that no other request has."""
+    return uuid.uuid4().hex
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler: id, log line, malformed requests, one end.
+
+    It also knows which handlers still run: grpcio's `server.stop` returns before they have ended. `write_stall_s` is
+    how long a client may leave its stream's window full.
+    """
+
+    def __init__(self, write_stall_s: float) -> None:
+        self._write_stall_s = write_stall_s
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def wait_ended(self, timeout_s: float) -> bool:
+        """Wait until every handler's clean-up is over; False if some still run after `timeout_s`."""
+        if not self._running:
+            return True
+        _, pending = await asyncio.wait(tuple(self._running), timeout=timeout_s)
+        return not pending
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        handler = await continuation(handler_call_details)
+        metadata = handler_call_details.invocation_metadata
+        if handler is None:
+            return grpc.stream_stream_rpc_method_handler(self._unknown(_method_name(handler_call_details), metadata))
+        return self._wrapped(handler, _method_name(handler_call_details), metadata)
+
+    def _unknown(self, method: str, metadata: Any) -> Callable[[Any, Context], Awaitable[None]]:
+        async def refuse(_requests: Any, context: Context) -> None:
+            async with self._one_call(Call(new_request_id(), "unknown", _labels(metadata)), context):
+                raise UnknownMethodError(f"no method {safe_text(method)[:200]}; reflection lists what is served")
+
+        return refuse
+
+    def _wrapped(
+        self, handler: grpc.RpcMethodHandler[Any, Any], method: str, metadata: Any
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        inner, make = _behaviour(handler)
+
+        async def unary(request: Any, context: Context) -> Any:
+            async with self._one_call(Call(new_request_id(), method, _labels(metadata)), context):
+                return await inner(_well_formed(request), context)
+
+        async def streaming(request: Any, context: Context) -> None:
+            async with (
+                self._one_call(Call(new_request_id(), method, _labels(metadata)), context),
+                aclosing(inner(_well_formed(request), context)) as responses,
+            ):
+                async for response in responses:
+                    await self._write(context, response)
+
+        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
+            streaming if handler.response_streaming else unary,
+            request_deserializer=_tolerant(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+        return wrapped
+
+    async def _write(self, context: Context, response: Any) -> None:
+        """Hand one message to HTTP/2. Blocks while the stream's window and buffers are full, and not for ever."""
+        try:
+            async with asyncio.timeout(self._write_stall_s):
+                await context.write(response)
+        except TimeoutError:
+            raise ClientStalledError(
+                f"nothing was read for {self._write_stall_s:g} s; read the stream as it comes"
+            ) from None
+
+    @asynccontextmanager
+    async def _one_call(self, call: Call, context: Context) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        assert task is not None  # grpc.aio serves each call in a task
+        self._running.add(task)
+        token = _current.set(call)
+        started_s = time.monotonic()
+        outcome = "CANCELLED"
+        try:
+            try:
+                await context.send_initial_metadata((("x-request-id", call.request_id),))
+                yield
+            except grpc.aio.AbortError:
+                raise
+            except asyncio.CancelledError:
+                # Cancelled from outside: the client left or the server was stopped, and gRPC has the status. Cancelled
+                # from inside: nobody would ever tell the client (context.cancelled() does not say which it was).
+                if task.cancelling():
+                    raise
+                call.error = TurnInterruptedError("this server broke the work off; ask again")
+                await abort(context, call.error, call.request_id)
+            except Exception as error:
+                call.error = error
+                if row_of(error) is INTERNAL:
+                    _log_internal(call, error)
+                await abort(context, error, call.request_id)
+            outcome = "OK"
+        except grpc.aio.AbortError:
+            outcome = row_of(call.error).reason if call.error is not None else "ABORTED_BY_HANDLER"
+            raise
+        finally:
+            _log_call(call, outcome, time.monotonic() - started_s)
+            _current.reset(token)
+            self._running.discard(task)
+
+
+def _method_name(details: grpc.HandlerCallDetails) -> str:
+    method: str | bytes = details.method  # bytes in grpcio's aio server
+    return method.decode("utf-8", "backslashreplace") if isinstance(method, bytes) else str(method)
+
+
+def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> tuple[Any, Any]:
+    """The handler's function, and what makes a handler of the same kind."""
+    if handler.request_streaming:
+        if handler.response_streaming:
+            return handler.stream_stream, grpc.stream_stream_rpc_method_handler
+        return handler.stream_unary, grpc.stream_unary_rpc_method_handler
+    if handler.response_streaming:
+        return handler.unary_stream, grpc.unary_stream_rpc_method_handler
+    return handler.unary_unary, grpc.unary_unary_rpc_method_handler
+
+
+class _Malformed:
+    """Stands for bytes that are no message: a deserialiser that raised would end the call with UNKNOWN."""
+
+
+_MALFORMED = _Malformed()
+
+
+def _tolerant(deserialise: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    if deserialise is None:
+        return None
+
+    def parse(data: bytes) -> Any:
+        try:
+            return deserialise(data)
+        except (DecodeError, ValueError, RecursionError):
+            return _MALFORMED
+
+    return parse
+
+
+def _well_formed(request: Any) -> Any:
+    """The request, or an error; of a stream, the same for each of its messages."""
+    if isinstance(request, _Malformed):
+        raise MalformedRequestError
+    return _well_formed_stream(request) if hasattr(request, "__aiter__") else request
+
+
+async def _well_formed_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _well_formed(request)
+
+
+def _labels(metadata: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for key, value in metadata or ():
+        if not isinstance(value, str):
+            continue
+        if key == "traceparent" and (match := _TRACEPARENT.fullmatch(value)):
+            labels["trace_id"] = match[1]
+        if key == "x-request-id" and _CLIENT_ID.fullmatch(value):
+            labels["client_request_id"] = value
+    return labels
+
+
+def _log_call(call: Call, outcome: str, seconds: float) -> None:
+    level = logging.DEBUG if call.method.startswith(QUIET_PREFIXES) else logging.INFO
+    fields = {"request_id": call.request_id, "method": call.method, "outcome": outcome, "seconds": round(seconds, 4)}
+    logger.log(level, "call", extra={"fields": fields | call.labels})
+
+
+def _log_internal(call: Call, error: Exception) -> None:
+    # The error's own text may quote a message, so only its type and its place are kept.
+    place = "".join(traceback.format_tb(error.__traceback__))
+    fields = {"request_id": call.request_id, "method": call.method, "error": type(error).__name__, "traceback": place}
+    logger.error("a handler failed", extra={"fields": fields})

@@ -1,0 +1,100 @@
+"""What the edge knows of an opened model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from service.events import ChatMessage
+from service.rpc.convert import SamplingDefaults
+from service.rpc.prompts import PromptText
+
+
+class InfoFacts(Protocol):
+    """The part of engine.EngineInfo that clients are told."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class GraphsPort(Protocol):
+    """engine.GraphState."""
+
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def captured(self) -> int: ...
+    @property
+    def pool_bytes(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def eager_reason(self) -> str | None: ...
+
+
+class TokenizerFacts(Protocol):
+    """The size of the vocabulary."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+
+class ModelText(Protocol):
+    """engine.text.ChatText, as far as prompts need it."""
+
+    @property
+    def tokenizer(self) -> TokenizerFacts: ...
+    def prompt_ids(self, messages: Sequence[ChatMessage], tools: None = None) -> list[int]: ...
+
+
+class ModelPort(Protocol):
+    """An open engine, read from the event loop's side."""
+
+    @property
+    def info(self) -> InfoFacts: ...
+    @property
+    def text(self) -> ModelText: ...
+    @property
+    def defaults(self) -> SamplingDefaults: ...
+    @property
+    def graphs(self) -> GraphsPort: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """An opened model. `graphs` is asked each time, since the pool may change; `context` is in tokens."""
+
+    name: str
+    context: int
+    device: str
+    precision: str
+    fingerprint: str
+    vocabulary: int
+    defaults: SamplingDefaults
+    text: PromptText
+    graphs: Callable[[], GraphsPort]
+
+
+def served_model(engine: ModelPort) -> ServedModel:
+    """What the edge keeps of an open engine."""
+    info = engine.info
+    return ServedModel(
+        name=info.name,
+        context=info.context,
+        device=info.device,
+        precision=info.precision,
+        fingerprint=info.fingerprint,
+        vocabulary=engine.text.tokenizer.vocabulary,
+        defaults=engine.defaults,
+        text=engine.text,
+        graphs=lambda: engine.graphs,
+    )
