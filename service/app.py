@@ -1,0 +1,304 @@
+"""Builds every part, wires them together, and owns their life: start, serve, drain, stop. Decides nothing itself.
+
+Importing this loads no torch: the engine's thread does, while health and reflection are served already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+from typing import cast
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.events import EngineEvent, Listener
+from service.conversation import Conversations
+from service.events import Load, ServiceEvent, TokenMade
+from service.ops.drain import Drain, DrainTimes, Phase
+from service.ops.health import HEARTBEAT_LIMIT_S, Health, Readiness
+from service.ops.logs import LogEvents, set_up_logs
+from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
+from service.port import EnginePort
+from service.rpc.health import HealthServicer
+from service.rpc.model import ModelPort, served_model
+from service.rpc.prompts import PromptRoom
+from service.rpc.server import Edge, ListenError, Transport, build_server
+from service.rpc.servicer import SERVICE_NAME, ChatServicer, EdgeLimits
+from service.scheduler import Limits
+from service.settings import Settings
+from service.worker import Worker, WorkerState
+
+logger = logging.getLogger("soloist.server")
+
+EXIT_DRAINED = 0
+EXIT_CANNOT_START = 1  # model, device or port; one line says which
+EXIT_ENGINE_LOST = 3  # after it had started: the device context is gone and never serves again
+
+LOOK_EVERY_S = 0.5
+HANDLERS_END_S = 5.0
+
+EngineFactory = Callable[[Listener], EnginePort]
+
+
+class StartError(Exception):
+    """The server cannot start. One line for the operator."""
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    try:
+        return metadata.version("soloist")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
+def engine_factory(config: EngineConfig) -> EngineFactory:
+    """Opens the real engine in the thread that calls it; torch is imported there."""
+
+    def open_engine(listener: Listener) -> EnginePort:
+        from engine.engine import Engine
+
+        return cast("EnginePort", Engine.open(config, listener))
+
+    return open_engine
+
+
+class App:
+    """One server. `start`, then `ready`, then `run` to its end; or `signal` from outside.
+
+    Attributes:
+        health, metrics, worker: its parts, for those who watch.
+    """
+
+    def __init__(self, settings: Settings, factory: EngineFactory | None = None) -> None:
+        self.settings = settings
+        self.health = Health()
+        self.metrics = Metrics()
+        self._log_events = LogEvents()
+        self.worker = Worker(
+            factory or engine_factory(settings.engine),
+            _limits(settings),
+            listener=self._hear_service,
+            engine_listener=self._hear_engine,
+            on_fatal=self._lose_engine,
+        )
+        self._prompts = PromptRoom(settings.prompt_threads, settings.queue_depth)
+        edge_limits = EdgeLimits(settings.queue_depth, settings.max_active_turns)
+        self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
+        self._drain = Drain(DrainTimes(settings.propagation_s, settings.grace_s))
+        self._stirred = asyncio.Event()
+        self._edge: Edge | None = None
+        self._endpoint: MetricsEndpoint | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._exit_code = EXIT_DRAINED
+
+    @property
+    def address(self) -> str:
+        """The gRPC address as bound, once started."""
+        assert self._edge is not None, "the address is known after start()"
+        return self._edge.address
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The metrics endpoint's address as bound, if there is one."""
+        return self._endpoint.address if self._endpoint else None
+
+    async def start(self) -> None:
+        """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
+        try:
+            self._edge = build_server(
+                _transport(self.settings), self._chat, HealthServicer(self.health, (SERVICE_NAME,))
+            )
+            if self.settings.metrics_listen is not None:
+                self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
+        except (ListenError, MetricsAddressError) as error:
+            raise StartError(str(error)) from None
+        await self._edge.server.start()
+        self.worker.start()
+        fields = {"grpc": self.address, "metrics": self.metrics_address or "off", "version": version()}
+        logger.info("listening; the model is loading", extra={"fields": fields})
+        self._tasks = [
+            asyncio.create_task(self._serve_when_ready(), name="load"),
+            asyncio.create_task(self._watch_worker(), name="watch"),
+        ]
+
+    async def ready(self) -> None:
+        """Returns when turns are served; raises what kept the model from loading."""
+        await self.worker.ready()
+        await asyncio.wait(self._tasks[:1])
+
+    def signal(self) -> None:
+        """A wish to leave: the first drains in order, each further one ends the present phase at once."""
+        self._drain.signal(time.monotonic())
+        self._stirred.set()
+
+    async def run(self) -> int:
+        """Serve until told to leave or the engine is lost, then stop in order. Returns the process's exit code."""
+        phase = Phase.SERVING
+        while phase is not Phase.STOPPED and self.health.state is not Readiness.ENGINE_LOST:
+            self._stirred.clear()
+            now_s = time.monotonic()
+            reached = self._drain.tick(now_s, idle=self._idle())
+            if reached is not phase:
+                phase = reached
+                self._enter(phase)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(self._drain.left_s(now_s), LOOK_EVERY_S)):
+                    await self._stirred.wait()
+        await self._stop()
+        return self._exit_code
+
+    async def close(self) -> None:
+        """Stop at once, for tests and short-lived servers."""
+        self._move_health(Readiness.DRAINING)
+        await self._stop()
+
+    def _enter(self, phase: Phase) -> None:
+        logger.info("drain", extra={"fields": {"phase": phase.name.lower(), "in_flight": self._in_flight()}})
+        if phase >= Phase.PROPAGATING:
+            self._move_health(Readiness.DRAINING)
+        if phase is Phase.FINISHING:
+            self.worker.drain(self.settings.grace_s)
+        elif phase is Phase.ENDING:
+            self.worker.drain(0.0)
+
+    async def _stop(self) -> None:
+        assert self._edge is not None, "nothing to stop before start()"
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # The worker first: it tells each turn its end. Then gRPC, whose stop returns before handlers have cleaned up.
+        if not await self.worker.stop() and self._exit_code == EXIT_DRAINED:
+            logger.error("the engine's thread did not end in time")
+            self._exit_code = EXIT_ENGINE_LOST
+        await self._edge.server.stop(HANDLERS_END_S)
+        if not await self._edge.calls.wait_ended(HANDLERS_END_S):
+            logger.error("some handlers did not end in time")
+        self._prompts.close()
+        if self._endpoint is not None:
+            await asyncio.to_thread(self._endpoint.close)
+        logger.info("stopped", extra={"fields": {"exit_code": self._exit_code}})
+
+    async def _serve_when_ready(self) -> None:
+        try:
+            await self.worker.ready()
+        except BaseException:  # the worker's on_fatal has told
+            return
+        model = served_model(cast("ModelPort", self.worker.engine))
+        graphs = str(model.graphs().eager_reason or "on")
+        self.metrics.serve_model(
+            Served(version(), model.name, model.device, model.precision, model.fingerprint, graphs)
+        )
+        self._chat.serve(model, Conversations(self.worker), self.worker.load)
+        if self.health.state is Readiness.LOADING:
+            self._move_health(Readiness.SERVING)
+        logger.info("ready", extra={"fields": {"model": model.name, "device": model.device, "grpc": self.address}})
+
+    async def _watch_worker(self) -> None:
+        """Health follows the engine's thread, not this loop: a dead or hung one is seen here at the latest."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._show_load()
+            if self.worker.state in (WorkerState.READY, WorkerState.DRAINING):
+                if not self.worker.alive:
+                    self._lose_engine(RuntimeError("the engine's thread died"))
+                elif self.worker.heartbeat_age_s > HEARTBEAT_LIMIT_S:
+                    self._lose_engine(RuntimeError(f"the engine did nothing for {HEARTBEAT_LIMIT_S:g} s"))
+
+    def _lose_engine(self, error: BaseException) -> None:
+        if self.health.state is Readiness.ENGINE_LOST:
+            return
+        starting = self.health.state is Readiness.LOADING
+        self._exit_code = EXIT_CANNOT_START if starting else EXIT_ENGINE_LOST
+        text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        logger.critical("cannot start" if starting else "engine lost", extra={"fields": {"error": text}})
+        self._move_health(Readiness.ENGINE_LOST)
+        self._stirred.set()
+
+    def _move_health(self, to: Readiness) -> None:
+        if self.health.state is not Readiness.ENGINE_LOST:
+            self.health.move(to)
+
+    def _hear_service(self, event: ServiceEvent) -> None:
+        self.metrics.service_event(event)
+        if isinstance(event, TokenMade):
+            return  # the one event that comes with every token: nothing else hangs on it
+        self._log_events.service_event(event)
+        self._show_load()
+        self._stirred.set()
+
+    def _hear_engine(self, event: EngineEvent) -> None:
+        self.metrics.engine_event(event)
+        self._log_events.engine_event(event)
+
+    def _show_load(self) -> None:
+        self.metrics.show_load(self.worker.load())
+
+    def _in_flight(self) -> int:
+        load: Load = self.worker.load()
+        return load.active_turns + load.queued_turns
+
+    def _idle(self) -> bool:
+        return self._in_flight() == 0
+
+
+def run_server(settings: Settings) -> int:
+    """`soloist serve`: log, serve, leave on SIGTERM and SIGINT. Returns the exit code.
+
+    SIGTERM drains in order. SIGINT (Ctrl-C) skips the time for balancers. Each further signal skips a phase.
+    """
+    set_up_logs(settings.log_level, settings.log_format)
+    try:
+        code = asyncio.run(_serve(settings))
+    except StartError as error:
+        logger.critical("cannot start", extra={"fields": {"error": str(error)}})
+        return EXIT_CANNOT_START
+    logging.shutdown()
+    if code == EXIT_ENGINE_LOST:
+        os._exit(code)  # a lost device may hang whatever the interpreter does on its way out
+    return code
+
+
+async def _serve(settings: Settings) -> int:
+    app = App(settings)
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        if app.health.state in (Readiness.LOADING, Readiness.SERVING):
+            app.signal()
+        app.signal()
+
+    loop.add_signal_handler(signal.SIGTERM, app.signal)
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    await app.start()
+    return await app.run()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        queue=settings.queue_depth,
+        active_turns=settings.max_active_turns,
+        slots=settings.engine.slots,
+        reader_patience_s=settings.write_stall_s,
+    )
+
+
+def _transport(settings: Settings) -> Transport:
+    return Transport(
+        listen=settings.listen,
+        max_streams=settings.max_streams,
+        ping_interval_s=settings.ping_interval_s,
+        keepalive_s=settings.keepalive_s,
+        keepalive_timeout_s=settings.keepalive_timeout_s,
+        connection_age_s=settings.connection_age_s,
+        connection_age_grace_s=settings.connection_age_grace_s,
+        reflection=settings.reflection,
+        write_stall_s=settings.write_stall_s,
+    )
