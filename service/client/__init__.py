@@ -1,0 +1,60 @@
+"""The client library: `ChatClient` and what it gives back. Needs gRPC and the generated proto, no torch and no server.
+
+async with ChatClient("localhost:50051") as chat:
+    async for event in chat.stream("What is the capital of France?"):
+        if isinstance(event, Delta):
+            print(event.text, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from service.client.answers import (
+    Answer,
+    Delta,
+    Event,
+    Finished,
+    GraphState,
+    Logprob,
+    Message,
+    Role,
+    ServerInfo,
+    ServerLoad,
+    Started,
+    TokenLogprobs,
+)
+from service.client.chat import ChatClient, Retries
+from service.client.errors import (
+    BadRequestError,
+    BrokenStreamError,
+    ChatError,
+    DeadlineError,
+    OverloadedError,
+    ServerError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+__all__ = [
+    "Answer",
+    "BadRequestError",
+    "BrokenStreamError",
+    "ChatClient",
+    "ChatError",
+    "DeadlineError",
+    "Delta",
+    "Event",
+    "Finished",
+    "GraphState",
+    "Logprob",
+    "Message",
+    "OverloadedError",
+    "Retries",
+    "Role",
+    "ServerError",
+    "ServerInfo",
+    "ServerLoad",
+    "Started",
+    "TokenLogprobs",
+    "UnauthenticatedError",
+    "UnavailableError",
+]
