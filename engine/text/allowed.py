@@ -1,8 +1,8 @@
-"""What a chat template may use: Jinja's filters and tests that published templates use, and the usual extra functions."""
+"""What a chat template may use: the filters and tests that published templates use, and the usual extra functions."""
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import functools
 import json
 import re
@@ -18,13 +18,16 @@ from engine.text.provenance import Sourced, foreign, joined, own
 
 # These give back what they were given, or a number: no string is made.
 _PASSING = (
-    "length count first last list map select reject selectattr rejectattr reverse items default d abs int float round"
-).split()
+    *("length", "count", "first", "last", "list", "map", "select", "reject", "selectattr", "rejectattr", "reverse"),
+    *("items", "default", "d", "abs", "int", "float", "round"),
+)
 # These compare or hash what they were given, all the way down.
-_COMPARING = "sort unique min max dictsort".split()
+_COMPARING = ("sort", "unique", "min", "max", "dictsort")
 # These make strings in ways that are not followed character by character.
-_MAKING = "capitalize title indent center truncate wordcount".split()
-_COMPARING_TESTS = frozenset("eq equalto == ne != lt lessthan < le <= gt greaterthan > ge >= in sameas".split())
+_MAKING = ("capitalize", "title", "indent", "center", "truncate", "wordcount")
+_COMPARING_TESTS = frozenset(
+    ("eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">", "ge", ">=", "in")
+)
 _FORBIDDEN_TESTS = frozenset(("filter", "test", "callable", "escaped"))
 _LONG_NUMBER = re.compile(r"\d{5}")
 _STRFTIME_WIDTH = re.compile(r"%[-_^#EO]*\d")
@@ -178,7 +181,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON as the reference's filter writes it: no HTML escapes, letters as they are."""
-    if isinstance(indent, int) and indent > 16:  # noqa: PLR2004
+    if isinstance(indent, int) and indent > 16:
         raise BoundsError("it indents JSON by more than 16 spaces")
     budget = current()
     is_foreign = has_foreign(value, budget)
@@ -192,9 +195,9 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(pattern: str) -> str:
-    if len(pattern) > 256 or _STRFTIME_WIDTH.search(pattern):  # noqa: PLR2004
+    if len(pattern) > 256 or _STRFTIME_WIDTH.search(pattern):
         raise BoundsError("it asks strftime_now for a padded or very long date")
-    text = datetime.datetime.now().strftime(str.__str__(pattern))  # noqa: DTZ005  local time, as the reference
+    text = dt.datetime.now().strftime(str.__str__(pattern))  # noqa: DTZ005  local time, as the reference
     return foreign(text) if isinstance(pattern, Sourced) else text
 
 

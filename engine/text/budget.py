@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -106,7 +106,7 @@ def has_foreign(value: Any, budget: Budget) -> bool:
             budget.spend(len(thing))
             pending.extend(thing.keys())
             pending.extend(thing.values())
-        elif isinstance(thing, Iterable) and hasattr(thing, "__len__") and not isinstance(thing, range):
+        elif isinstance(thing, Collection) and not isinstance(thing, range):
             budget.spend(len(thing))
             pending.extend(thing)
     return found

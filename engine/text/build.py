@@ -41,8 +41,10 @@ def _from_gguf(source: GgufTokenizer) -> Tokenizer:
     sentencepiece = source.model == "llama"
     sentinels = Sentinels()
     controls, literal = _gguf_controls(source)
-    vocab = {text: token_id for token_id, text in enumerate(source.tokens) if token_id not in controls}
-    vocab |= {sentinels.name(token_id): token_id for token_id in controls}
+    vocab = dict(zip(source.tokens, range(len(source.tokens)), strict=True))
+    for token_id, control in controls.items():
+        vocab.pop(control.text, None)
+        vocab[sentinels.name(token_id)] = token_id
     if sentencepiece:
         add_bos, prefix = _default(source.add_bos, True), _default(source.add_space_prefix, True)
         unk = None if source.unk_id is None else sentinels.name(source.unk_id)
@@ -53,11 +55,10 @@ def _from_gguf(source: GgufTokenizer) -> Tokenizer:
     else:
         words = pre_tokenizer_named(source.pre)
         add_bos, prefix = _default(source.add_bos, words.add_bos), False
-        merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in source.merges)]
-        removed = {control.text for control in controls.values()}
-        backend = tokenizers.Tokenizer(
-            models.BPE(vocab, _possible(merges, removed), ignore_merges=words.ignore_merges)
-        )
+        merges = [(left, right) for left, right in (merge.split(" ", 1) for merge in source.merges)]
+        controlled = {control.text for control in controls.values()}
+        model = models.BPE(vocab, _possible(merges, controlled), ignore_merges=words.ignore_merges)
+        backend = tokenizers.Tokenizer(model)
         backend.pre_tokenizer = words.build()
     backend.add_tokens([AddedToken(source.tokens[token_id], normalized=False) for token_id in literal - set(controls)])
     backend.add_special_tokens(
@@ -91,20 +92,18 @@ def _gguf_controls(source: GgufTokenizer) -> tuple[dict[int, ControlToken], set[
     special = {i for i in (source.bos_id, source.eos_id, source.unk_id, source.pad_id) if i is not None}
     if wrong := sorted(i for i in special if not 0 <= i < count):
         raise CheckpointError(f"the GGUF file names {wrong[0]} as a special token; it has {count} tokens")
-    controls: dict[int, ControlToken] = {}
-    literal: set[int] = set()
-    for token_id, (text, kind) in enumerate(zip(source.tokens, types, strict=True)):
-        hidden = kind in (_UNKNOWN, _CONTROL) or token_id in special
-        if kind == _NORMAL and not hidden:
-            # The cheap tests first: this runs over the whole vocabulary at every start.
-            hidden = text.startswith("<") and _CERTAINLY_CONTROL.fullmatch(text) is not None
-            if not hidden:
-                continue
-        elif kind == _BYTE:
-            continue
-        if not text:
-            continue
-        literal.add(token_id)
+    # One cheap pass each: the vocabulary is large and this runs at every start.
+    literal = {token_id for token_id, kind in enumerate(types) if kind not in (_NORMAL, _BYTE)} | special
+    unmarked = {
+        token_id
+        for token_id, text in enumerate(source.tokens)
+        if text[:1] == "<" and text[-1:] == ">" and _CERTAINLY_CONTROL.fullmatch(text)
+    }
+    literal = {token_id for token_id in literal | unmarked if source.tokens[token_id]}
+    controls = {}
+    for token_id in sorted(literal):
+        text, kind = source.tokens[token_id], types[token_id]
+        hidden = kind in (_UNKNOWN, _CONTROL) or token_id in special or token_id in unmarked
         if hidden or looks_like_markup(text):
             controls[token_id] = ControlToken(token_id, text, hidden)
     return controls, literal
@@ -114,7 +113,7 @@ def _merges_from_scores(source: GgufTokenizer) -> list[tuple[str, str]]:
     """The merges that SentencePiece's scores imply: a pair may merge where the whole is a token, best score first."""
     if len(source.scores) != len(source.tokens):
         raise CheckpointError(
-            f"the GGUF file scores {len(source.scores)} of its {len(source.tokens)} tokens; a llama tokenizer scores each"
+            f"the GGUF file scores {len(source.scores)} of its {len(source.tokens)} tokens; it must score each"
         )
     types = source.token_types or (_NORMAL,) * len(source.tokens)
     ids = {
@@ -136,16 +135,10 @@ def _merges_from_scores(source: GgufTokenizer) -> list[tuple[str, str]]:
 
 def _possible(merges: Sequence[tuple[str, str]], removed: set[str]) -> Sequence[tuple[str, str]]:
     """The merges without those that need or make a control token under its own name."""
-    if not removed:
-        return merges
-    longest, least = max(map(len, removed)), min(map(len, removed))
-    return [
-        (left, right)
-        for left, right in merges
-        if not (least <= len(left) + len(right) <= longest and left + right in removed)
-        and left not in removed
-        and right not in removed
-    ]
+    impossible = {
+        merge for merge in merges if merge[0] in removed or merge[1] in removed or merge[0] + merge[1] in removed
+    }
+    return [merge for merge in merges if merge not in impossible] if impossible else merges
 
 
 def _from_json(source: JsonTokenizer) -> Tokenizer:
@@ -176,11 +169,10 @@ def _from_json(source: JsonTokenizer) -> Tokenizer:
         vocab.pop(control.text, None)
         vocab[renamed[control.text]] = control.token_id
     control_ids = {control.token_id for control in controls}
-    ordinary = [
-        {**entry, "id": token_id} for token_id, entry in entries.items() if entry["content"] not in renamed
-    ]
+    ordinary = [{**entry, "id": token_id} for token_id, entry in entries.items() if entry["content"] not in renamed]
     vocab.update((entry["content"], entry["id"]) for entry in ordinary)
-    merges = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"])
+    merges = [(left, right) for left, right in pairs]
     model["merges"] = _possible(merges, set(renamed))
     if (unk := model.get("unk_token")) in renamed:
         model["unk_token"] = renamed[unk]

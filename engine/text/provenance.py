@@ -85,27 +85,27 @@ class Sourced(str):
         """As `str.removesuffix`."""
         return self[: len(str.removesuffix(self, suffix))]
 
-    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """As `str.split`."""
         return self._located(str.split(self, sep, maxsplit))
 
-    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """As `str.rsplit`."""
         if sep is None:
             return self._located(str.rsplit(self, sep, maxsplit))
         return self._spaced(str.rsplit(self, sep, maxsplit), len(sep))
 
-    def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]
+    def splitlines(self, keepends: bool = False) -> list[str]:
         """As `str.splitlines`."""
         lines = self._spaced(str.splitlines(self, keepends=True), 0)
         return lines if keepends else [line[: len(str.splitlines(line)[0])] for line in lines]
 
-    def partition(self, sep: str, /) -> tuple[str, str, str]:  # type: ignore[override]
+    def partition(self, sep: str, /) -> tuple[str, str, str]:
         """As `str.partition`."""
         head, middle, tail = self._spaced(str.partition(self, sep), 0)
         return head, middle, tail
 
-    def rpartition(self, sep: str, /) -> tuple[str, str, str]:  # type: ignore[override]
+    def rpartition(self, sep: str, /) -> tuple[str, str, str]:
         """As `str.rpartition`."""
         head, middle, tail = self._spaced(str.rpartition(self, sep), 0)
         return head, middle, tail

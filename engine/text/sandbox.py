@@ -2,7 +2,7 @@
 
 Jinja's immutable sandbox keeps templates away from Python's insides. On top of it:
 - only the filters, tests, functions and methods that chat templates need exist at all (`allowed`);
-- loops, macros, comparisons, calls, operators and outputs spend from a `Budget`, strings and lists before they are made;
+- loops, macros, comparisons, calls, operators and outputs spend from a `Budget`, for large results in advance;
 - what a template does with a caller's text is followed by `Sourced`; whatever is not followed exactly becomes foreign.
 """
 
@@ -27,10 +27,13 @@ from engine.text.budget import MAX_INTEGER_BITS, MAX_PADDING, BoundsError, curre
 from engine.text.provenance import Sourced, foreign, joined, own
 
 _STR_METHODS = frozenset(
-    "strip lstrip rstrip removeprefix removesuffix split rsplit splitlines partition rpartition replace join upper lower "
-    "title capitalize casefold swapcase startswith endswith find rfind index rindex count isdigit isalpha isalnum isspace "
-    "isupper islower istitle isdecimal isnumeric isidentifier isascii isprintable zfill center ljust rjust "
-    "expandtabs".split()
+    (
+        *("strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "split", "rsplit", "splitlines", "partition"),
+        *("rpartition", "replace", "join", "upper", "lower", "title", "capitalize", "casefold", "swapcase"),
+        *("startswith", "endswith", "find", "rfind", "index", "rindex", "count", "isdigit", "isalpha", "isalnum"),
+        *("isspace", "isupper", "islower", "istitle", "isdecimal", "isnumeric", "isidentifier", "isascii"),
+        *("isprintable", "zfill", "center", "ljust", "rjust", "expandtabs"),
+    )
 )
 _PADDING_METHODS = frozenset(("zfill", "center", "ljust", "rjust", "expandtabs"))
 _CONTAINER_METHODS = frozenset(("get", "items", "keys", "values", "copy", "index", "count"))
@@ -65,8 +68,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
             **{name: self.globals[name] for name in ("range", "cycler", "joiner")},
             **allowed.FUNCTIONS,
         }
-        self.filters = allowed.filters(self.filters) | {"_step": _step, "_look": _look, "_concat": _concat}
-        self.tests = allowed.tests(self.tests)
+        counting: dict[str, Callable[..., Any]] = {"_step": _step, "_look": _look, "_concat": _concat}
+        self.filters = allowed.filters(self.filters) | counting
+        jinja_tests: Mapping[str, Any] = self.tests
+        self.tests = dict[str, Any](allowed.tests(jinja_tests))
         self._functions = {id(function) for function in self.globals.values()}
 
     def prepared(self, source: str) -> types.CodeType:
@@ -90,14 +95,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """`str.format` without access to Python's insides and without endless padding."""
-        if not isinstance(value, types.MethodType | types.BuiltinMethodType):
+        if not isinstance(value, (types.MethodType, types.BuiltinMethodType)):
             return None
         pattern = value.__self__
         if not isinstance(pattern, str) or value.__name__ not in ("format", "format_map"):
             return None
         return _BoundFormat(self, pattern, value.__name__ == "format_map")
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call what templates may call, and nothing else."""
         current().spend()
         receiver = getattr(__obj, "__self__", None)
@@ -120,7 +125,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget = current()
         budget.spend()
         if operator == "%" and isinstance(left, str):
-            return format_percent(left, right)
+            return allowed.percent(left, right)
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
             budget.need_chars(len(left) + len(right))
         elif operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
@@ -144,7 +149,8 @@ class _BoundFormat:
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         if self._takes_map:
-            args, kwargs = (), dict(args[0])
+            kwargs = dict(args[0])
+            args = ()
         is_foreign = has_foreign((self._pattern, args, kwargs), current())
         text = _PlainFormatter(self._sandbox).vformat(str.__str__(self._pattern), args, kwargs)
         current().need_chars(len(text))
@@ -254,8 +260,9 @@ def _call_text(receiver: str, name: str, args: tuple[Any, ...], kwargs: dict[str
     elif name == "replace":
         return allowed.replaced(receiver, *args, **kwargs)
     elif name in ("split", "rsplit", "splitlines"):
-        separator = args[0] if args and isinstance(args[0], str) and args[0] else None
-        budget.need_items(receiver.count(separator) if separator else len(receiver.split()) if name != "splitlines" else 0)
+        separator = args[0] if args and isinstance(args[0], str) else None
+        lines = name == "splitlines"
+        budget.need_items(receiver.count(separator or "\n") if separator or lines else len(receiver.split()))
     elif name in _PADDING_METHODS:
         width = max((argument for argument in (*args, *kwargs.values()) if isinstance(argument, int)), default=8)
         if width > MAX_PADDING:
@@ -284,8 +291,3 @@ def _allow_product(many: Any, count: Any) -> None:
 def _allow_bits(bits: int) -> None:
     if bits > MAX_INTEGER_BITS:
         raise BoundsError(f"it computes a number of {bits:,} bits; at most {MAX_INTEGER_BITS:,} are allowed")
-
-
-def format_percent(pattern: str, values: Any) -> str:
-    """`pattern % values` with bounded widths."""
-    return allowed.percent(pattern, values)

@@ -1,4 +1,4 @@
-"""Where a tokenizer comes from. These types stand at the bottom, so that checkpoints can hand them over without torch."""
+"""Where a tokenizer comes from. The types stand this low so that checkpoints can hand them over without torch."""
 
 from __future__ import annotations
 

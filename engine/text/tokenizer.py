@@ -139,7 +139,7 @@ def check_text(text: str, field: str) -> None:
 
 
 def looks_like_markup(text: str) -> bool:
-    """Whether an added token is markup, as `<tool_call>` or `[INST]`, and not ordinary text, as a run of spaces or `ø`."""
+    """Whether an added token is markup (`<tool_call>`, `[INST]`), not ordinary text (a run of spaces, `ø`)."""
     return any(bracket in text for bracket in "<>[]{}|")
 
 
