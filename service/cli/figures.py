@@ -14,7 +14,7 @@ class TurnFigures:
         prompt_tokens, cached_tokens, completion_tokens: counts; cached ones are part of the prompt.
         first_token_s: from asking to the first text, seconds; None where none came.
         total_s: from asking to the end, seconds.
-        decode_s: what the server spent on decode steps, seconds.
+        decode_s: from the first token to the last, as the server saw them, seconds.
         replays: decode steps that were replays of a captured graph.
         eager: reason -> decode steps that were not.
     """
@@ -30,8 +30,10 @@ class TurnFigures:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Decode steps a second on the server; None where nothing was decoded."""
-        return self.completion_tokens / self.decode_s if self.completion_tokens and self.decode_s > 0 else None
+        """Tokens a second between the first and the last; None where there are not two."""
+        return (
+            (self.completion_tokens - 1) / self.decode_s if self.completion_tokens > 1 and self.decode_s > 0 else None
+        )
 
     def line(self) -> str:
         """Everything in one line."""

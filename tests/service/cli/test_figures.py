@@ -9,17 +9,17 @@ def figures(**changes: object) -> TurnFigures:
     values: dict[str, object] = {
         "prompt_tokens": 31,
         "cached_tokens": 20,
-        "completion_tokens": 10,
+        "completion_tokens": 11,
         "first_token_s": 0.25,
         "total_s": 1.25,
         "decode_s": 0.5,
-        "replays": 10,
+        "replays": 11,
         "eager": {},
     }
     return TurnFigures(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_rate_is_decode_steps_by_decode_time() -> None:
+def test_rate_is_over_the_steps_after_the_first() -> None:
     assert figures().tokens_per_s == 20.0
 
 
@@ -28,14 +28,14 @@ def test_no_rate_without_tokens() -> None:
 
 
 def test_line_names_every_figure() -> None:
-    line = figures(replays=0, eager={"no_cuda": 10}).line()
+    line = figures(replays=0, eager={"no_cuda": 11}).line()
     for part in (
-        "10 tokens",
+        "11 tokens",
         "first token 0.250 s",
         "20.0 tokens/s",
         "31 tokens, 20 cached",
         "0 replays",
-        "10 (no_cuda 10)",
+        "11 (no_cuda 11)",
     ):
         assert part in line
 
