@@ -65,11 +65,11 @@ def _seconds(device: torch.device, read: Callable[[], torch.Tensor]) -> float:
     times = []
     for _ in range(_REPEATS):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()  # type: ignore[no-untyped-call]
+        start.record()
         read()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
-        times.append(start.elapsed_time(end) / 1000)  # type: ignore[no-untyped-call]
+        end.record()
+        end.synchronize()
+        times.append(float(start.elapsed_time(end)) / 1000)
     return statistics.median(times)
 
 

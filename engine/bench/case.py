@@ -140,7 +140,7 @@ def device_facts(device: Device, threads: int | None) -> DeviceFacts:
     torch.set_num_threads(threads or available_threads())
     where = _torch_device(device)
     bandwidth = measure_read_bandwidth(where)
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or platform.machine()
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else _cpu_name()
     return DeviceFacts(
         name=name,
         read_bytes_per_s=bandwidth.bytes_per_s,
@@ -222,6 +222,16 @@ def _torch_device(device: Device) -> torch.device:
     if not torch.cuda.is_available():
         raise DeviceError("device cuda was asked for and torch sees none; check the driver, or use --device cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _cpu_name() -> str:
+    """The processor's marketing name where Linux tells it, else the machine's kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def _dtype(precision: Precision, device: torch.device) -> torch.dtype:

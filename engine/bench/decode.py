@@ -122,7 +122,7 @@ def _profiled_turn(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         tokens, _, _ = _turn(engine, prompt_ids, new_tokens)
         torch.cuda.synchronize()
-    work = [event for event in profile.events() or [] if event.device_type == torch.autograd.DeviceType.CUDA]
+    work = [event for event in profile.events() or [] if event.device_type == torch.profiler.DeviceType.CUDA]
     copies = sum(event.name.startswith(("Memcpy", "Memset")) for event in work)
     spans = [(event.time_range.start / 1e6, event.time_range.end / 1e6) for event in work]
     return len(tokens), StepProfile(kernels=len(work) - copies, copies=copies, busy_s=covered(spans))
