@@ -109,22 +109,26 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _wrapped(
         self, handler: grpc.RpcMethodHandler[Any, Any], method: str, metadata: Any
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        inner, make = _behaviour(handler)
+        inner, one_request = _behaviour(handler)
 
-        async def unary(request: Any, context: Context) -> Any:
+        async def unary(requests: AsyncIterator[Any], context: Context) -> Any:
             async with self._one_call(Call(new_request_id(), method, _labels(metadata)), context):
-                return await inner(_well_formed(request), context)
+                return await inner(await _only(context) if one_request else _well_formed(requests), context)
 
-        async def streaming(request: Any, context: Context) -> None:
-            async with (
-                self._one_call(Call(new_request_id(), method, _labels(metadata)), context),
-                aclosing(inner(_well_formed(request), context)) as responses,
-            ):
-                async for response in responses:
-                    await self._write(context, response)
+        async def streaming(requests: AsyncIterator[Any], context: Context) -> None:
+            async with self._one_call(Call(new_request_id(), method, _labels(metadata)), context):
+                request = await _only(context) if one_request else _well_formed(requests)
+                async with aclosing(inner(request, context)) as responses:
+                    async for response in responses:
+                        await self._write(context, response)
 
+        make, behaviour = (
+            (grpc.stream_stream_rpc_method_handler, streaming)
+            if handler.response_streaming
+            else (grpc.stream_unary_rpc_method_handler, unary)
+        )
         wrapped: grpc.RpcMethodHandler[Any, Any] = make(
-            streaming if handler.response_streaming else unary,
+            behaviour,
             request_deserializer=_tolerant(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
@@ -181,15 +185,11 @@ def _method_name(details: grpc.HandlerCallDetails) -> str:
     return method.decode("utf-8", "backslashreplace") if isinstance(method, bytes) else str(method)
 
 
-def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> tuple[Any, Any]:
-    """The handler's function, and what makes a handler of the same kind."""
+def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> tuple[Any, bool]:
+    """The handler's function, and whether it takes one request rather than a stream of them."""
     if handler.request_streaming:
-        if handler.response_streaming:
-            return handler.stream_stream, grpc.stream_stream_rpc_method_handler
-        return handler.stream_unary, grpc.stream_unary_rpc_method_handler
-    if handler.response_streaming:
-        return handler.unary_stream, grpc.unary_stream_rpc_method_handler
-    return handler.unary_unary, grpc.unary_unary_rpc_method_handler
+        return (handler.stream_stream if handler.response_streaming else handler.stream_unary), False
+    return (handler.unary_stream if handler.response_streaming else handler.unary_unary), True
 
 
 class _Malformed:
@@ -212,16 +212,20 @@ def _tolerant(deserialise: Callable[[bytes], Any] | None) -> Callable[[bytes], A
     return parse
 
 
-def _well_formed(request: Any) -> Any:
-    """The request, or an error; of a stream, the same for each of its messages."""
-    if isinstance(request, _Malformed):
+async def _only(context: Context) -> Any:
+    """The one request of a call. grpcio leaves a client for ever that sends none where one is due."""
+    request = await context.read()
+    if request is grpc.aio.EOF or isinstance(request, _Malformed):
         raise MalformedRequestError
-    return _well_formed_stream(request) if hasattr(request, "__aiter__") else request
+    return request
 
 
-async def _well_formed_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The requests, or an error at the first that is no message."""
     async for request in requests:
-        yield _well_formed(request)
+        if isinstance(request, _Malformed):
+            raise MalformedRequestError
+        yield request
 
 
 def _labels(metadata: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:

@@ -35,7 +35,7 @@ class MalformedRequestError(engine_errors.InvalidRequestError):
     """The bytes on the wire are no message of the proto."""
 
     def __init__(self) -> None:
-        super().__init__("request", "is not a valid protobuf message of this method; strings must be UTF-8")
+        super().__init__("request", "must be one valid protobuf message of this method, its strings UTF-8")
 
 
 class ClientStalledError(service_errors.ServiceError):
