@@ -16,11 +16,13 @@ class Kind:
         metavar: the placeholder in `--help`.
         parse: text to value; ValueError with what would be right.
         show: value to the text an operator would write.
+        many: the text may be a YAML list, too.
     """
 
     metavar: str
     parse: Callable[[str], Any]
     show: Callable[[Any], str] = str
+    many: bool = False
 
 
 def _text(value: str) -> str:
@@ -61,6 +63,18 @@ def choice(*options: str) -> Kind:
         return value.strip()
 
     return Kind("{" + ",".join(options) + "}", parse)
+
+
+def choices(*options: str) -> Kind:
+    """Some of these words, with commas between them."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in value.split(",") if word.strip())
+        if not set(words) <= set(options):
+            raise ValueError(f"must be some of {', '.join(options)}, with commas between them")
+        return tuple(dict.fromkeys(words))
+
+    return Kind("A,B,...", parse, ",".join, many=True)
 
 
 def count(low: int, high: int) -> Kind:

@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from service.setting_types import (
     Kind,
     choice,
+    choices,
     count,
     flag,
     listen_address,
@@ -83,6 +84,14 @@ _ENGINE_KINDS: dict[str, tuple[Kind, str]] = {
     "context": (_OPTIONAL_COUNT, "tokens that a session may hold; auto takes the model's own length, at most 8192"),
     "slots": (count(1, 4096), "sessions whose KV cache stays on the device"),
     "graphs": (choice("on", "off", "strict"), "strict refuses to start without every graph"),
+    "graph_context": (
+        _OPTIONAL_COUNT,
+        "longest context that graphs are captured for, tokens; auto is the whole context",
+    ),
+    "graph_stages": (
+        choices("greedy", "sampled", "truncated", "logprobs"),
+        "sampler stages that graphs are captured for; a turn that needs another runs eagerly",
+    ),
     "verify_every": (count(0, 2**31 - 1), "every Nth replayed step is also run eagerly and compared; 0 is off"),
     "prefill_chunk": (count(1, 1 << 20), "prompt tokens prefilled at once"),
     "threads": (_OPTIONAL_COUNT, "CPU threads; auto takes the cgroup's quota"),
@@ -181,7 +190,14 @@ def load_settings(flags: Mapping[str, Any] | None = None, environment: Mapping[s
     typed = {name: _typed(_BY_NAME[name], source, value) for name, (source, value) in merged.items()}
     engine = {name: value for name, value in typed.items() if _BY_NAME[name].of_engine}
     service = {name: value for name, value in typed.items() if not _BY_NAME[name].of_engine}
-    return Settings(engine=EngineConfig(**engine), **service)
+    settings = Settings(engine=EngineConfig(**engine), **service)
+    if settings.max_active_turns > settings.engine.slots:
+        source = merged.get("max_active_turns", merged.get("slots", ("", "")))[0]
+        raise SettingsError(
+            f"{source}: must not exceed slots, as a turn on the device needs one; got {settings.max_active_turns} "
+            f"turns and {settings.engine.slots} slots"
+        )
+    return settings
 
 
 def unknown_flag(arguments: Sequence[str], also: Sequence[str] = ()) -> SettingsError:
@@ -236,10 +252,16 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
             raise SettingsError(f"{path}:{key.start_mark.line + 1}: unknown setting `{key.value}`{near}")
         if key.value in found:
             raise SettingsError(f"{source}: is set twice; keep one")
-        if not isinstance(value, yaml.ScalarNode):
-            raise SettingsError(f"{source}: must be a single value")
-        found[key.value] = (source, value.value)
+        found[key.value] = (source, _scalar(_BY_NAME[key.value], source, value))
     return found
+
+
+def _scalar(setting: Setting, source: str, node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    if setting.kind.many and isinstance(node, yaml.SequenceNode):
+        return ",".join(_scalar(setting, source, item) for item in node.value)
+    raise SettingsError(f"{source}: must be a single value{', or a list of them' if setting.kind.many else ''}")
 
 
 def _typed(setting: Setting, source: str, value: str) -> Any:
