@@ -6,9 +6,11 @@ The same family, sizes and seed give the same weights in either form, so the two
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +19,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from engine.architecture import Architecture, LinearRope, Llama3Rope, RopeScaling
 from engine.checkpoint.layout import expected_shapes
-
-Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -57,7 +57,7 @@ class Sizes:
 
 
 def tiny_architecture(
-    family: Family = "llama",
+    family: str = "llama",
     *,
     sizes: Sizes = Sizes(),
     tied: bool = True,
@@ -118,7 +118,7 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, torch
 
 def write_tiny_folder(
     path: Path,
-    family: Family = "llama",
+    family: str = "llama",
     *,
     sizes: Sizes = Sizes(),
     tied: bool = True,
@@ -209,13 +209,18 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], shards: int 
         part = {name: tensors[name] for name in names[shard::shards]}
         save_file(part, path / file, metadata)
         weight_map |= dict.fromkeys(part, file)
-    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    _write_json(path / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+    write_index(path, weight_map, sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
+
+
+def write_index(path: Path, weight_map: dict[str, str], total_bytes: int) -> None:
+    """Write the index of a model in several files: tensor name -> file."""
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
+    _write_json(path / "model.safetensors.index.json", index)
 
 
 def write_tiny_gguf(
     path: Path,
-    family: Literal["llama", "qwen2", "qwen3"] = "llama",
+    family: str = "llama",
     *,
     sizes: Sizes = Sizes(),
     tied: bool = True,
@@ -224,16 +229,16 @@ def write_tiny_gguf(
     quantisation: str = "F32",
     seed: int = 0,
     tensors: dict[str, torch.Tensor] | None = None,
-    **overrides: Any,
+    integers: Mapping[str, int] = MappingProxyType({}),
 ) -> Path:
     """Write a GGUF file at `path` and return it. Matrices take the type `quantisation`: F32, F16, BF16, Q4_0, Q4_1,
-    Q5_0, Q5_1 or Q8_0. `overrides` replace integer metadata by its key, with `__` for a dot.
+    Q5_0, Q5_1 or Q8_0. `integers` adds or replaces metadata.
     """
     import gguf
 
     architecture = tiny_architecture(family, sizes=sizes, tied=tied)
     writer = gguf.GGUFWriter(path, family)
-    integers = {
+    sizes_by_key = {
         f"{family}.block_count": architecture.layers,
         f"{family}.context_length": architecture.context,
         f"{family}.embedding_length": architecture.width,
@@ -244,8 +249,8 @@ def write_tiny_gguf(
         f"{family}.attention.value_length": architecture.head_dim,
         f"{family}.rope.dimension_count": architecture.head_dim,
         f"{family}.vocab_size": architecture.vocabulary,
-    } | {key.replace("__", "."): value for key, value in overrides.items()}
-    for key, value in integers.items():
+    }
+    for key, value in (sizes_by_key | dict(integers)).items():
         writer.add_uint32(key, value)
     writer.add_layer_norm_rms_eps(architecture.norm_eps)
     writer.add_rope_freq_base(architecture.rope_base)
