@@ -110,9 +110,9 @@ def _chat_template(folder: Path, tokenizer_config: Options | None) -> str | None
     for options in (old, tokenizer_config):
         value: Any = None if options is None else options.values.get("chat_template")
         if type(value) is list:
-            named = {item.get("name"): item.get("template") for item in value if type(item) is dict}
-            value = named.get("default")
-            if value is None and named:
+            named = [item for item in value if type(item) is dict and item.get("name") == "default"]
+            value = named[0].get("template") if named else None
+            if value is None:
                 raise CheckpointError(f"{folder}: chat_template is a list without one of the name default")
         if value is not None and (type(value) is not str or len(value) > _MAX_TEMPLATE_BYTES):
             raise CheckpointError(

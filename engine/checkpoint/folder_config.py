@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.architecture import Architecture, LinearRope, Llama3Rope
-from engine.checkpoint.gguf_metadata import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH
+from engine.checkpoint.layout import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH
 from engine.checkpoint.source import GenerationDefaults
 from engine.errors import CheckpointError, UnsupportedModelError
 
@@ -49,6 +48,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
 }
 
+_LARGEST = 1e30
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +77,7 @@ class Options:
         """A finite number above zero; null counts as missing."""
         value: Any = self.values.get(key)
         value = default if value is None else value
-        if type(value) not in {int, float} or not math.isfinite(value) or value <= 0:
+        if type(value) not in {int, float} or not 0 < value < _LARGEST:
             raise self.error(key, "a finite number above 0")
         return float(value)
 
@@ -86,7 +86,7 @@ class Options:
         value = self.values.get(key)
         if value is None:
             return None
-        if type(value) not in {int, float} or not math.isfinite(value) or value < 0:
+        if type(value) not in {int, float} or not 0 <= value < _LARGEST:
             raise self.error(key, "a finite number of at least 0")
         return float(value)
 
@@ -114,7 +114,9 @@ def read_architecture(options: Options) -> Architecture:
     _refuse_other_maths(options)
     width = options.integer("hidden_size", MAX_WIDTH)
     heads = options.integer("num_attention_heads", MAX_WIDTH)
-    kv_heads = options.integer("num_key_value_heads", heads, heads)
+    # Left out, it is as many as there are heads only for Llama; the others would guess a number.
+    say_nothing = family != "llama" and "num_key_value_heads" not in options.values
+    kv_heads = options.integer("num_key_value_heads", heads, None if say_nothing else heads)
     head_dim = options.integer("head_dim", MAX_WIDTH, 128 if family == "qwen3" else max(1, width // heads))
     if heads % kv_heads or head_dim % 2:
         raise CheckpointError(
@@ -157,7 +159,9 @@ def _refuse_other_maths(options: Options) -> None:
     kinds = options.values.get("layer_types")
     # Mistral files name the kinds of layers too, and its window is dealt with by the context.
     allowed_kinds = (
-        {"full_attention", "sliding_attention"} if options.values.get("model_type") == "mistral" else {"full_attention"}
+        ("full_attention", "sliding_attention")
+        if options.values.get("model_type") == "mistral"
+        else ("full_attention",)
     )
     if kinds is not None and (type(kinds) is not list or not all(kind in allowed_kinds for kind in kinds)):
         raise UnsupportedModelError(
@@ -167,10 +171,10 @@ def _refuse_other_maths(options: Options) -> None:
 
 def _context(options: Options, family: str) -> int:
     context = options.integer("max_position_embeddings", MAX_CONTEXT)
-    window = options.values.get("sliding_window")
-    if family != "mistral" or window is None:
+    # transformers gives a Mistral file that says nothing a window of 4096; null is none.
+    if family != "mistral" or options.values.get("sliding_window", 4096) is None:
         return context
-    window = options.integer("sliding_window", 1 << 32)
+    window = options.integer("sliding_window", 1 << 32, 4096)
     if window < context:
         # Within the window every token sees all before it, so full attention is the same thing there.
         _log.warning("%s: sliding_window %d limits the context from %d tokens", options.where, window, context)

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.architecture import Architecture, LinearRope, RopeFactors
+from engine.checkpoint.layout import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH
 from engine.checkpoint.source import GenerationDefaults, GgufTokenizer
 from engine.errors import CheckpointError, UnsupportedModelError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-MAX_CONTEXT = 1 << 24
-MAX_LAYERS = 1024
-MAX_WIDTH = 1 << 20
 
 # Control tokens that end a turn under their published names. Many files name only one of them as the EOS.
 _END_TOKENS = frozenset(

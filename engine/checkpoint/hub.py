@@ -8,7 +8,9 @@ from pathlib import Path
 from engine.errors import CheckpointError
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w./-]{1,96}))?")
-_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
+_WANTED = ["*.safetensors", "*.json", "*.jinja"]
+# Second copies of the same weights under other names.
+_UNWANTED = ["*/*", "consolidated*", "adapter_*"]
 
 
 def is_hub_id(model: str) -> bool:
@@ -31,7 +33,12 @@ def fetch(model: str, *, offline: bool = False, cache: Path | None = None) -> Pa
         raise CheckpointError(f"{ascii(model)[:120]} is no hub id; one looks like organisation/model")
     try:
         folder = snapshot_download(
-            match[1], revision=match[2], allow_patterns=list(_PATTERNS), cache_dir=cache, local_files_only=offline
+            match[1],
+            revision=match[2],
+            allow_patterns=_WANTED,
+            ignore_patterns=_UNWANTED,
+            cache_dir=cache,
+            local_files_only=offline,
         )
     except LocalEntryNotFoundError:
         raise CheckpointError(

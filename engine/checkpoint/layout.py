@@ -12,6 +12,11 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
+# What a configuration may ask for at most; far above every published model of these families.
+MAX_CONTEXT = 1 << 24
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 20
+
 # Buffers that old exporters saved beside the weights. They are recomputed from the configuration.
 _BUFFERS = re.compile(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 

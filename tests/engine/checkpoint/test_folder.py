@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +79,11 @@ def test_a_window_shorter_than_the_context_limits_it_and_is_logged(
     with caplog.at_level(logging.WARNING):
         assert open_folder(write_tiny_folder(tmp_path, "mistral", sliding_window=100)).architecture.context == 100
     assert "sliding_window 100 limits the context from 256 tokens" in caplog.text
-    assert open_folder(write_tiny_folder(tmp_path, "mistral", sliding_window=None)).architecture.context == 256
+    edit(tmp_path / "config.json", sliding_window=None, max_position_embeddings=8192)
+    assert open_folder(tmp_path).architecture.context == 4096
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
+    assert open_folder(tmp_path).architecture.context == 8192
     unused = write_tiny_folder(tmp_path, "qwen2", sliding_window=100, use_sliding_window=False)
     assert open_folder(unused).architecture.context == 256
 
@@ -115,6 +121,7 @@ def test_options_that_change_the_maths_are_refused_by_name(
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "64"}, "hidden_size is '64'"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
         ({"num_key_value_heads": 3}, "do not divide evenly"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
         ({"tie_word_embeddings": "yes"}, "true or false"),
@@ -268,3 +275,63 @@ def test_host_memory_stays_small_while_reading(tmp_path: Path) -> None:
     assert total_mb > 140
     # The real bound is 512 MiB; the same code with a smaller one shows that mappings go.
     assert _peak_mb(folder, 16 << 20) < 60
+
+
+HOSTILE: tuple[Any, ...] = (
+    0,
+    -1,
+    10**400,
+    1e308,
+    True,
+    "",
+    "x\ny",
+    [],
+    [{}],
+    [[]],
+    {},
+    {"name": []},
+    {"rope_type": []},
+    {"a": {"b": 1}},
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors.index.json"]
+)
+def test_no_value_of_any_option_gets_past_the_checks(tmp_path: Path, name: str) -> None:
+    folder = write_tiny_folder(tmp_path, shards=2)
+    (folder / "chat_template.jinja").unlink()
+    original = json.loads((folder / name).read_text())
+    extra = dict.fromkeys(("chat_template", "temperature", "top_k", "sliding_window", "layer_types", "rope_scaling"))
+    for key in original | extra:
+        for value in HOSTILE:
+            (folder / name).write_text(json.dumps(original | {key: value}))
+            try:
+                list(open_folder(folder).tensors())
+            except CheckpointError as error:
+                sentence = str(error)
+                assert "\n" not in sentence, sentence
+        for text in ("NaN", "Infinity", "1e999", "-0.0"):
+            (folder / name).write_text(json.dumps(original | {key: "VALUE"}).replace('"VALUE"', text))
+            with contextlib.suppress(CheckpointError):
+                open_folder(folder)
+
+
+def test_promise_17_mutated_safetensors_headers_are_refused_or_read(tmp_path: Path) -> None:
+    folder = write_tiny_folder(tmp_path)
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    chance = random.Random(17)
+    refused = 0
+    for _ in range(300):
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(chance.choice((8, 3000)))] ^= 1 << chance.randrange(8)
+        path.write_bytes(content)
+        try:
+            list(open_folder(folder).tensors())
+        except CheckpointError as error:
+            refused += 1
+            sentence = str(error)
+            assert "\n" not in sentence, sentence
+    assert refused > 200
