@@ -63,10 +63,12 @@ class Conversations:
                 except Exception as error:
                     end = TurnEnd.FAILED
                     raise TurnFailedError from error
-                end = answer.end or end
                 for event in events:
+                    if isinstance(event, Finished):
+                        end = answer.end or end
                     yield event
             if answer.error is not None:
+                end = answer.end
                 raise answer.error
         finally:
             self._playing.pop(request.request_id, None)
@@ -100,7 +102,8 @@ class _Answer:
         self._prompt_read_s: float | None = None
         self._first_token_s: float | None = None
         self._last_token_s = 0.0
-        self._count = 0
+        self._count = 0  # tokens taken, an end token included
+        self._said = 0  # ids given in deltas
         self._replays = 0
         self._eager_steps: dict[str, int] = {}
         self._last: Token | None = None
@@ -136,7 +139,7 @@ class _Answer:
 
     def _say(self, made: list[Made]) -> list[TurnEvent]:
         """One delta for these tokens, as far as a stop text lets them be said; the end, if it does not."""
-        index, text = self._count, ""
+        index, text = self._said, ""
         token_ids: list[int] = []
         logprobs: list[Logprobs] = []
         for one in made:
@@ -149,6 +152,7 @@ class _Answer:
                 logprobs.append(self._logprobs(one.token))
             if self._text.stopped is not None:
                 break
+        self._said += len(token_ids)
         events: list[TurnEvent] = []
         if token_ids:
             events.append(Delta(index, text, tuple(token_ids), tuple(logprobs)))
@@ -173,7 +177,7 @@ class _Answer:
         """The turn's end as the worker tells it: the held-back tail and `Finished`, or an error."""
         events: list[TurnEvent] = []
         if (tail := self._text.finish()) and over.end in _REASONS:
-            events.append(Delta(self._count, tail, ()))
+            events.append(Delta(self._said, tail, ()))
         if over.end in _REASONS:
             events.append(self._finish(over.end))
         else:

@@ -86,8 +86,7 @@ class Stage:
 
     def _serve(self) -> None:
         """The central loop: a round is one step of one turn, between two looks at what the outside wants."""
-        while not self._stopping:
-            self._take_commands()  # cancels before steps: at most the step under way is wasted
+        while self._take_commands():  # cancels before steps: at most the step under way is wasted
             self._end_expired(self._clock())  # deadlines, slow readers, the end of draining
             turn_id = self._scheduler.next_turn()  # free places go to those who wait
             self.heartbeat_s = self._clock()
@@ -109,10 +108,12 @@ class Stage:
         if self.engine is not None:
             self.engine.close()
 
-    def _take_commands(self) -> None:
+    def _take_commands(self) -> bool:
+        """Obeys all that have come; whether to go on."""
         with contextlib.suppress(queue.Empty):
             while not self._stopping:
                 self._obey(self._commands.get_nowait())
+        return not self._stopping
 
     def _rest(self) -> None:
         until_s = min(self._scheduler.next_expiry_s(), self._drain_until_s if self._performances else inf)

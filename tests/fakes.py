@@ -49,7 +49,7 @@ def echo(prompt_ids: Sequence[int]) -> list[int]:
 
 def endless(prompt_ids: Sequence[int]) -> list[int]:
     """An answer that only a limit ends."""
-    return ids_of("word " * 100_000)
+    return ids_of("word " * 2_000)
 
 
 def saying(text: str) -> Callable[[Sequence[int]], list[int]]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeVar
 
 from engine.params import SamplingParams
 from service.conversation import Conversations
-from service.events import ChatMessage, Delta, Finished, ServiceEvent, TurnEnded, TurnEvent, TurnRequest
+from service.events import ChatMessage, Delta, Finished, ServiceEvent, TurnAdmitted, TurnEnded, TurnEvent, TurnRequest
 from service.scheduler import Limits
 from service.worker import Worker
 from tests.fakes import FakeEngine
 
 SOON_S = 5.0
+Fact = TypeVar("Fact")
 _numbers = count()
 
 
@@ -29,11 +31,11 @@ class Core:
     facts: list[ServiceEvent]
     fatal: list[BaseException] = field(default_factory=list)
 
-    def facts_of(self, kind: type) -> list[ServiceEvent]:
+    def facts_of(self, kind: type[Fact]) -> list[Fact]:
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
     def ends(self) -> list[TurnEnded]:
-        return [fact for fact in self.facts if isinstance(fact, TurnEnded)]
+        return self.facts_of(TurnEnded)
 
     def request(
         self,
@@ -73,9 +75,8 @@ class Core:
                     return events
         return events
 
-    async def until(self, holds: object, within_s: float = SOON_S) -> None:
+    async def until(self, holds: Callable[[], bool], within_s: float = SOON_S) -> None:
         """Lets the loop run until `holds()`; no sleeping, only turns of the loop."""
-        assert callable(holds)
         async with asyncio.timeout(within_s):
             while not holds():
                 await asyncio.to_thread(lambda: None)
@@ -83,8 +84,7 @@ class Core:
     async def idle(self) -> None:
         """Every turn is over, on both sides of the thread."""
         await self.until(lambda: self.worker.load().active_turns == 0 and self.worker.load().queued_turns == 0)
-        admitted = sum(type(fact).__name__ == "TurnAdmitted" for fact in self.facts)
-        await self.until(lambda: len(self.ends()) >= admitted)
+        await self.until(lambda: len(self.ends()) >= len(self.facts_of(TurnAdmitted)))
 
 
 @asynccontextmanager

@@ -25,9 +25,9 @@ def played(scheduler: Scheduler, steps: int) -> list[int]:
 
 def test_first_come_first_served_within_a_priority() -> None:
     scheduler = Scheduler(Limits(active_turns=1))
-    for turn_id, priority in ((1, 0), (2, 0), (3, 5), (4, 5), (5, -1)):
-        scheduler.enqueue(turn_id, priority=priority)
-    order = []
+    for arrived, priority in ((1, 0), (2, 0), (3, 5), (4, 5), (5, -1)):
+        scheduler.enqueue(arrived, priority=priority)
+    order: list[int] = []
     while (turn_id := scheduler.next_turn()) is not None:
         order.append(turn_id)
         scheduler.end(turn_id)
