@@ -20,6 +20,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from engine.architecture import Architecture, LinearRope, Llama3Rope, RopeScaling
 from engine.checkpoint.layout import expected_shapes
 
+Family = str  # a key of ARCHITECTURES
+
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
