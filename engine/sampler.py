@@ -2,23 +2,53 @@
 
 Nothing is carried from token to token but counts. Randomness is Philox4x32-10 (Salmon et al., "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed, counted by position and vocabulary block, and used as Gumbel
-noise: the largest of (scaled logit + noise) is a draw from the softmax. The mass for top-p is summed in 40-bit fixed
-point, where sums do not depend on their order. So the choice is the same on every run, with or without a graph, alone
-or beside others.
+noise: the largest of (scaled logit + noise) is a draw from the softmax. Top-k and top-p look at the gap between each
+scaled logit and the largest, in fixed point, and the mass for top-p is a sum of integers, which does not depend on its
+order. Logarithm and exponential are made of single float32 products and sums, since no two libraries round them alike.
+So the choice is the same on every run and device, with or without a graph, alone or beside others.
+`engine.kernels.choose` is the same in Triton, id for id.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
 
+from engine.kernels.logprobs import write_logprobs
 from engine.kernels.ops import SlotTable
 from engine.params import MAX_STOP_TOKEN_IDS, MAX_TOP_LOGPROBS, SamplingParams
 
-_MASS_UNIT = float(2**40)
+# Gaps are whole multiples of 2**-19 nats, the step of a float32 logit near 16, up to 32 nats. Noise lies between -2.9
+# and 22.9, so an id 32 nats below the largest is never chosen, and all of those may count as equal.
+_GAP_UNITS = float(2**19)
+FARTHEST_GAP = 2**24 - 1
+_OCTAVES_PER_GAP = 2.7517223770701094e-06  # 2**-19 / ln 2, in float32
+_EXP2 = (  # 2**-f for f in [0, 1], from the constant upwards: relative error below 2e-7
+    1.0,
+    -0.6931470632553101,
+    0.24022436141967773,
+    -0.05549076199531555,
+    0.009579186327755451,
+    -0.0012747551081702113,
+    0.00010902568465098739,
+)
+_LOG = (  # Cephes' logf: log(1 + f) = f - f**2 / 2 + f**3 * polynomial, highest power first
+    0.070376836292,
+    -0.1151461031,
+    0.116769987,
+    -0.12420140846,
+    0.14249322787,
+    -0.16668057665,
+    0.20000714765,
+    -0.24999993993,
+    0.33333331174,
+)
+_SQRT_HALF_BITS = 0x3F3504F3
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _LOW32 = 0xFFFFFFFF
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -47,8 +77,8 @@ class Stages(StrEnum):
 class SamplerTable:
     """Parameters and counts of each slot's turn, on the device; S slots, V ids.
 
-    numbers `[S, 7]` float32: 1/temperature (1 when greedy), noise scale (0 when greedy), top_p, min_p, then the
-    repetition, presence and frequency penalties.
+    numbers `[S, 7]` float32: 1/temperature (1 when greedy), noise scale (0 when greedy), top_p, -log(min_p), which is
+    the widest gap that min_p keeps, then the repetition, presence and frequency penalties.
     integers `[S, 2]` int64: seed bits, top_k (V when off).
     stop_ids `[S, 32 + ends]` int64, padded with -1.
     counts `[S, V]` int32: how often the answer holds an id. seen `[S, V]` bool: prompt or answer holds it.
@@ -66,7 +96,7 @@ class SamplerTable:
     @classmethod
     def allocate(cls, slots: int, vocabulary: int, ends: int, device: torch.device) -> SamplerTable:
         """A table of greedy turns without adjustments; `ends` is how many end tokens the model has."""
-        neutral = torch.tensor((1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0), dtype=torch.float32, device=device)
+        neutral = torch.tensor((1.0, 0.0, 1.0, math.inf, 1.0, 0.0, 0.0), dtype=torch.float32, device=device)
         off = torch.tensor((0, vocabulary), dtype=torch.int64, device=device)
         return cls(
             numbers=neutral.repeat(slots, 1),
@@ -86,7 +116,7 @@ class SamplerTable:
             1.0 / temperature,
             0.0 if params.greedy else 1.0,
             params.top_p,
-            params.min_p,
+            -math.log(params.min_p) if params.min_p else math.inf,
             params.repetition_penalty,
             params.presence_penalty,
             params.frequency_penalty,
@@ -154,24 +184,60 @@ def philox4x32(blocks: torch.Tensor, position: torch.Tensor, seed: torch.Tensor)
 
 
 def gumbel(bits: torch.Tensor) -> torch.Tensor:
-    """Standard Gumbel noise, float32, of 32-bit words: the top 24 bits make a uniform in (0, 1)."""
-    uniform = ((bits >> 8).to(torch.float32) + 0.5) * 2.0**-24
-    return -torch.log(-torch.log(uniform))
+    """Standard Gumbel noise, float32, of 32-bit words `[n]` int64.
 
-
-def truncation_threshold(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest scaled logit that top-k, then top-p among those left, keep; ties are kept.
-
-    scaled `[V]` float32, top_k `[1]` int64, top_p `[1]` float32. Returns `[1]` float32.
+    It is -log(-log(1 - v)). A word makes v in [2**-33, 1 - 2**-24], with more digits the nearer it is to 0, where the
+    large noise comes from.
     """
-    ordered = torch.sort(scaled, descending=True).values
+    v = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1.0 - 2.0**-24)
+    exponential = -_log(1.0 - v, -v)
+    return -_log(exponential, exponential - 1.0)
+
+
+def _log(x: torch.Tensor, less_one: torch.Tensor) -> torch.Tensor:
+    """log(x) float32 of normal numbers x > 0; `less_one` is x - 1, with all its digits where x is near 1.
+
+    Each operation rounds once, so the result is the same on every device. Within 2 units in the last place.
+    """
+    bits = x.view(torch.int32)
+    exponent = (bits - _SQRT_HALF_BITS) >> 23
+    f = torch.where(exponent == 0, less_one, (bits - (exponent << 23)).view(torch.float32) - 1.0)
+    square = f * f
+    tail = f * _LOG[0] + _LOG[1]
+    for coefficient in _LOG[2:]:
+        tail = tail * f + coefficient
+    power = exponent.to(torch.float32)
+    tail = (tail * f) * square + power * _LN2_LOW - square * 0.5
+    return (f + tail) + power * _LN2_HIGH
+
+
+def fixed_gap(gap: torch.Tensor) -> torch.Tensor:
+    """Gaps below the largest scaled logit, float32 in nats, as int32 multiples of 2**-19, at most FARTHEST_GAP."""
+    return (gap * _GAP_UNITS).clamp_(max=float(FARTHEST_GAP)).to(torch.int32)
+
+
+def gap_mass(gaps: torch.Tensor) -> torch.Tensor:
+    """exp(-gap) of fixed-point gaps, as int64 multiples of 2**-40."""
+    octaves = gaps.to(torch.float32) * _OCTAVES_PER_GAP
+    whole = octaves.to(torch.int32)
+    f = octaves - whole.to(torch.float32)
+    power = f * _EXP2[-1] + _EXP2[-2]
+    for coefficient in _EXP2[-3::-1]:
+        power = power * f + coefficient
+    return ((power * 2.0**24).to(torch.int64) << 16) >> whole.to(torch.int64)
+
+
+def widest_gap(gaps: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The widest fixed-point gap that top-k, then top-p among those left, keep; ties are kept.
+
+    gaps `[V]` int32, top_k `[1]` int64, top_p `[1]` float32. Returns `[1]` int32.
+    """
+    ordered = torch.sort(gaps).values
     kth = ordered.gather(0, top_k - 1)
-    mass = (torch.exp((ordered - ordered[:1]).double()) * _MASS_UNIT).to(torch.int64)
-    mass = torch.where(ordered >= kth, mass, 0)
-    before = torch.cumsum(mass, 0) - mass
-    kept = before.double() < top_p.double() * mass.sum().double()
-    last = (kept.sum() - 1).clamp_(min=0).view(1)
-    return torch.maximum(kth, ordered.gather(0, last))
+    mass = torch.cumsum(torch.where(ordered <= kth, gap_mass(ordered), 0), 0)
+    target = torch.ceil(top_p.double() * mass[-1:].double()).to(torch.int64)
+    nucleus = ordered.gather(0, (mass < target).sum().clamp_(max=mass.shape[0] - 1).view(1))
+    return torch.where(top_p < 1.0, nucleus, kth)
 
 
 def choose(logits: torch.Tensor, stages: Stages, slots: SlotTable, sampler: SamplerTable, choice: Choice) -> None:
@@ -183,11 +249,7 @@ def choose(logits: torch.Tensor, stages: Stages, slots: SlotTable, sampler: Samp
     picked = _pick(logits, stages, slots, sampler)
     choice.token_id.copy_(picked)
     if stages is Stages.LOGPROBS:
-        logprobs = torch.log_softmax(logits, dim=-1)
-        choice.logprob.copy_(logprobs.gather(0, picked))
-        top = torch.topk(logprobs, min(MAX_TOP_LOGPROBS, logits.shape[0]))
-        choice.top_logprobs[: top.values.shape[0]].copy_(top.values)
-        choice.top_ids[: top.indices.shape[0]].copy_(top.indices)
+        write_logprobs(logits, picked, choice.logprob, choice.top_ids, choice.top_logprobs)
 
     stopped = slots.stopped.index_select(0, active)
     going = ~stopped
@@ -206,7 +268,7 @@ def _pick(logits: torch.Tensor, stages: Stages, slots: SlotTable, sampler: Sampl
         return logits.argmax(dim=-1, keepdim=True)
     active = slots.active
     numbers = sampler.numbers.index_select(0, active)[0]
-    inverse_temperature, noise_scale, top_p, min_p, repetition, presence, frequency = numbers.split(1)
+    inverse_temperature, noise_scale, top_p, min_p_gap, repetition, presence, frequency = numbers.split(1)
     seed, top_k = sampler.integers.index_select(0, active)[0].split(1)
 
     counts = sampler.counts.index_select(0, active)[0]
@@ -217,10 +279,11 @@ def _pick(logits: torch.Tensor, stages: Stages, slots: SlotTable, sampler: Sampl
     adjusted = adjusted + sampler.bias.index_select(0, active)[0]
     scaled = adjusted * inverse_temperature
 
-    largest = scaled.max()
-    keep = scaled >= largest + torch.log(min_p)  # log(0) is -inf: everything stays
+    gap = scaled.max() - scaled
+    keep = gap <= min_p_gap
     if stages is not Stages.SAMPLED:
-        keep &= scaled >= truncation_threshold(scaled, top_k, top_p)
+        gaps = fixed_gap(gap)
+        keep &= gaps <= widest_gap(gaps, top_k, top_p)
     position = slots.position.index_select(0, active) + 1
     noise = gumbel(philox4x32(sampler.blocks, position, seed))[: logits.shape[0]]
     noisy = torch.where(keep, scaled + noise * noise_scale, float("-inf"))

@@ -11,7 +11,7 @@ import torch
 
 from engine.kernels.ops import SlotTable
 from engine.params import SamplingParams
-from engine.sampler import Choice, SamplerTable, Stages, choose, philox4x32, truncation_threshold
+from engine.sampler import Choice, SamplerTable, Stages, choose, fixed_gap, gap_mass, gumbel, philox4x32, widest_gap
 
 CPU = torch.device("cpu")
 VOCABULARY = 515  # not a multiple of four
@@ -59,6 +59,26 @@ def test_philox_matches_the_published_vectors() -> None:
     """Known answers of Random123's kat_vectors for philox4x32-10."""
     zero = philox4x32(torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
     assert [f"{word:08x}" for word in zero.tolist()] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
+
+
+def test_noise_is_the_double_logarithm_and_always_finite() -> None:
+    edges = torch.tensor([0, 1, 2, 2**31, 2**32 - 2**8, 2**32 - 2, 2**32 - 1])
+    bits = torch.cat((edges, torch.randint(0, 2**32, (100_000,), generator=torch.Generator().manual_seed(1))))
+    uniform = ((bits.float() + 0.5) / 2**32).clamp(max=1 - 2.0**-24)  # rounded as the noise rounds it
+    expected = -torch.log(-torch.log1p(-uniform.double()))
+    noise = gumbel(bits)
+    assert float((noise.double() - expected).abs().max()) < 5e-6
+    assert float(noise.min()) > -2.9
+    assert float(noise.max()) < 22.9
+
+
+def test_mass_is_the_exponential_of_the_gap() -> None:
+    gaps = torch.arange(0, 32, 0.0037)
+    fixed = fixed_gap(gaps)
+    mass = gap_mass(fixed).double() / 2**40
+    assert float((mass - torch.exp(-fixed.double() / 2**19)).abs().max()) < 1e-6
+    assert int(gap_mass(torch.tensor([0], dtype=torch.int32))) == 2**40
+    assert int(gap_mass(fixed_gap(torch.tensor([float("inf")])))) == 0
 
 
 def test_greedy_takes_the_largest_and_moves_the_slot_on(bench: Bench, logits: torch.Tensor) -> None:
@@ -158,9 +178,9 @@ def test_truncation_keeps_exactly_the_defined_set(bench: Bench, logits: torch.Te
 
 
 def test_ties_at_the_threshold_are_kept() -> None:
-    scaled = torch.tensor([1.0, 3.0, 3.0, 3.0, 0.0])
-    threshold = truncation_threshold(scaled, torch.tensor([2]), torch.tensor([1.0]))
-    assert float(threshold) == 3.0
+    gaps = torch.tensor([200, 100, 100, 100, 300], dtype=torch.int32)
+    assert int(widest_gap(gaps, torch.tensor([2]), torch.tensor([1.0]))) == 100
+    assert int(widest_gap(gaps, torch.tensor([5]), torch.tensor([0.3]))) == 100
 
 
 def test_penalties_and_bias(bench: Bench) -> None:
