@@ -100,7 +100,7 @@ async def test_txt_03_text_is_whole_characters() -> None:
         turn = asyncio.create_task(core.play(core.request()))
         for step in range(1, len(answer.encode()) + 2):  # one token at a time crosses to the loop
             core.engine.allow(1)
-            await core.until(lambda step=step: core.engine.decode_steps >= step)
+            assert await asyncio.to_thread(core.engine.wait_for_steps, step)
         core.engine.release()
         events = await turn
         assert text(events) == answer
