@@ -155,9 +155,6 @@ class Conversation:
                     if line.strip() and not self._heard(line):
                         return
                     interrupted = False
-                except EOFError:
-                    print()
-                    return
                 except KeyboardInterrupt:
                     print()
                     if interrupted:
@@ -167,6 +164,8 @@ class Conversation:
                 except (AnswerError, NotTextError) as error:
                     interrupted = False
                     _tell(str(error))
+        except (EOFError, KeyboardInterrupt):  # the latter when the second came before the first was dealt with
+            print()
         finally:
             self._lines.save()
 

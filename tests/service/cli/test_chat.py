@@ -303,6 +303,7 @@ def test_history_is_there_the_next_time(talk: Talk, engine: FakeEngine, tmp_path
     chat = talk()
     chat.type("remember me\n")
     chat.expect("ok\r\n")
+    chat.expect("> ")
     chat.type(CTRL_D)
     assert chat.leave() == 0
     history = tmp_path / "state" / "soloist" / "chat_history"
@@ -323,5 +324,6 @@ def test_history_that_cannot_be_written_is_done_without(talk: Talk, engine: Fake
     chat = talk()
     chat.type("Hi\n")
     chat.expect("ok\r\n")
+    chat.expect("> ")
     chat.type(CTRL_D)
     assert chat.leave() == 0

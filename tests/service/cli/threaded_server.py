@@ -37,11 +37,15 @@ class ThreadedServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._engine.release()
-        if self._loop is not None and self._app is not None:
-            for _ in range(3):  # each signal ends a phase of the drain: what still plays is ended, not waited for
-                self._loop.call_soon_threadsafe(self._app.signal)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop)
         self._thread.join(READY_WITHIN_S)
         assert not self._thread.is_alive(), "the server did not stop"
+
+    def _stop(self) -> None:
+        assert self._app is not None
+        for _ in range(3):  # each signal ends a phase of the drain: what still plays is ended, not waited for
+            self._app.signal()
 
     async def _serve(self) -> None:
         settings = Settings(listen="127.0.0.1:0", metrics_listen=None)
