@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,3 +44,16 @@ async def running(engine: FakeEngine | None = None, **changes: Any) -> AsyncIter
 async def steps(engine: FakeEngine, count: int) -> None:
     """Waits until the engine has made so many decode steps in all."""
     assert await asyncio.to_thread(engine.wait_for_steps, count)
+
+
+async def until(holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Returns once `holds`; TimeoutError if it never does. For facts that nothing announces to a test."""
+    async with asyncio.timeout(timeout_s):
+        while not holds():  # noqa: ASYNC110 - nothing to wait on: the fact belongs to another thread or process
+            await asyncio.sleep(0.005)
+
+
+def in_flight(app: App) -> int:
+    """Turns that wait or play."""
+    load = app.worker.load()
+    return load.active_turns + load.queued_turns

@@ -121,7 +121,8 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, text: str, says: str)
 def test_words_that_yaml_1_1_would_change_stay_words(tmp_path: Path) -> None:
     config = file_of(
         tmp_path,
-        "graphs: on\nmodel: y\nsha256: 0123\nreflection: no\ncontext: null\nthreads:\ngraph_stages: [greedy, sampled]\n",
+        "graphs: on\nmodel: y\nsha256: 0123\nreflection: no\n"
+        "context: null\nthreads:\ngraph_stages: [greedy, sampled]\n",
     )
 
     settings = load_settings({"config": config}, {})
