@@ -168,7 +168,6 @@ def _from_json(source: JsonTokenizer) -> Tokenizer:
     for control in controls:
         vocab.pop(control.text, None)
         vocab[renamed[control.text]] = control.token_id
-    control_ids = {control.token_id for control in controls}
     ordinary = [{**entry, "id": token_id} for token_id, entry in entries.items() if entry["content"] not in renamed]
     vocab.update((entry["content"], entry["id"]) for entry in ordinary)
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"])
@@ -192,7 +191,7 @@ def _from_json(source: JsonTokenizer) -> Tokenizer:
             lambda token_id: originals.get(token_id) or backend.id_to_token(token_id),
             max(vocab.values(), default=-1) + 1,
             spelling,
-            literal={*control_ids, *(entry["id"] for entry in ordinary)},
+            literal=(),  # the library spells added tokens out like all others, and so do we
             hidden=[control.token_id for control in controls if control.hidden],
             strips_first_space=strips,
         ),
