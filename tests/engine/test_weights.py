@@ -18,7 +18,8 @@ from engine.errors import CheckpointError
 from engine.events import EngineEvent, Progress
 from engine.kernels.ops import DecoderWeights
 from engine.weights import expected_bytes, load_weights, random_weights
-from tests.checkpoints import LLAMA3_ROPE, Sizes, tiny_architecture, write_tiny_folder, write_tiny_gguf
+from tests.checkpoints import LLAMA3_ROPE, Sizes, tiny_architecture, write_tiny_folder
+from tests.gguf_checkpoints import write_tiny_gguf
 
 CPU = torch.device("cpu")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

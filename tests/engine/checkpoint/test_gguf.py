@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from engine.architecture import Architecture, LinearRope, RopeFactors
-from engine.checkpoint import GgufTokenizer, open_checkpoint
+from engine.checkpoint import GenerationDefaults, GgufTokenizer, open_checkpoint
 from engine.checkpoint.gguf import canonical_name, half_split, open_gguf
 from engine.checkpoint.gguf_header import read_header
+from engine.checkpoint.gguf_metadata import Metadata, read_defaults, read_tokenizer
 from engine.checkpoint.layout import expected_shapes
 from engine.errors import CheckpointError
-from tests.checkpoints import gguf_name, random_tensors, tiny_architecture, write_tiny_folder, write_tiny_gguf
+from tests.checkpoints import random_tensors, tiny_architecture, write_tiny_folder
+from tests.gguf_checkpoints import gguf_name, write_tiny_gguf
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -164,3 +166,27 @@ def test_digests_tell_weights_apart(tmp_path: Path) -> None:
     again = open_gguf(write_tiny_gguf(tmp_path / "again.gguf", seed=1))
     two = open_gguf(write_tiny_gguf(tmp_path / "two.gguf", seed=2))
     assert one.digest() == again.digest() != two.digest()
+
+
+def test_settings_of_newer_files_are_read_and_checked() -> None:
+    values = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ("a", "<|eot_id|>", "<|end|>", "</s>"),
+        "tokenizer.ggml.token_type": (1, 3, 1, 3),
+        "tokenizer.ggml.eos_token_id": 3,
+        "tokenizer.ggml.eot_token_id": 0,
+        "general.sampling.temp": 0.6,
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": 0.95,
+    }
+    metadata = Metadata("m.gguf", values)
+    defaults = read_defaults(metadata, read_tokenizer(metadata, 4))
+    # `<|end|>` is ordinary text in this vocabulary, so it ends nothing.
+    assert defaults == GenerationDefaults(temperature=0.6, top_k=20, top_p=0.95, eos_ids=(3, 0, 1))
+    broken = Metadata("m.gguf", values | {"general.sampling.temp": float("nan")})
+    with pytest.raises(CheckpointError, match=r"m\.gguf: general\.sampling\.temp is nan"):
+        read_defaults(broken, read_tokenizer(broken, 4))
+    with pytest.raises(CheckpointError, match="1 to 3 strings"):
+        read_tokenizer(metadata, 3)
+    with pytest.raises(CheckpointError, match=r"eos_token_id is 4; it must be a whole number from 0 to 3"):
+        read_tokenizer(Metadata("m.gguf", values | {"tokenizer.ggml.eos_token_id": 4}), 4)

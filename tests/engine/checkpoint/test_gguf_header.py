@@ -15,7 +15,7 @@ import pytest
 from engine.checkpoint.gguf import open_gguf
 from engine.checkpoint.gguf_header import MAX_ARRAY_ITEMS, MAX_KEYS, MAX_TENSORS, MAX_TEXT_BYTES, read_header
 from engine.errors import CheckpointError, UnsupportedModelError
-from tests.checkpoints import write_tiny_gguf
+from tests.gguf_checkpoints import write_tiny_gguf
 
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 

@@ -15,7 +15,8 @@ from engine.checkpoint import EMBEDDED_SHA256, open_checkpoint
 from engine.checkpoint.digest import folder_sha256
 from engine.checkpoint.hub import fetch
 from engine.errors import CheckpointError
-from tests.checkpoints import write_tiny_folder, write_tiny_gguf
+from tests.checkpoints import write_tiny_folder
+from tests.gguf_checkpoints import write_tiny_gguf
 
 
 def refusal(model: str, sha256: str | None = None) -> str:
