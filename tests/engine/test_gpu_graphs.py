@@ -26,12 +26,12 @@ from engine.events import (
 from engine.graph import buckets
 from engine.model import Decoder, StepShape
 from engine.outputs import Token
-from tests.checkpoints import Family, Sizes, write_tiny_folder
+from tests.checkpoints import Sizes, write_tiny_folder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 CONTEXT = 1100  # buckets 256, 512, 1024, 1100
-FAMILIES: tuple[Family, ...] = ("llama", "qwen3")
+FAMILIES = ("llama", "qwen3")
 
 
 @pytest.fixture(scope="module")
