@@ -31,6 +31,7 @@ _REASONS = {
     TurnEnd.DEADLINE: FinishReason.DEADLINE,
     TurnEnd.DRAINING: FinishReason.DRAINING,
 }
+_COMPLETE = frozenset({TurnEnd.STOP, TurnEnd.LENGTH, TurnEnd.TOOL_CALLS})
 
 
 class Conversations:
@@ -176,7 +177,8 @@ class _Answer:
     def _close(self, over: Over) -> list[TurnEvent]:
         """The turn's end as the worker tells it: the held-back tail and `Finished`, or an error."""
         events: list[TurnEvent] = []
-        if (tail := self._text.finish()) and over.end in _REASONS:
+        # What is held back may yet become a stop text or a whole character once a broken-off answer is resumed.
+        if over.end in _COMPLETE and (tail := self._text.finish()):
             events.append(Delta(self._said, tail, ()))
         if over.end in _REASONS:
             events.append(self._finish(over.end))

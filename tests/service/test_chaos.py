@@ -59,8 +59,10 @@ def check(
     right = echo(prompt)
     assert ids(seen) == right[: len(ids(seen))]
     right_text = text_of(right)
+    cut_short = any(isinstance(event, Finished) and event.reason is FinishReason.LENGTH for event in seen)
     for stop_text in stop:
-        right_text = right_text.split(stop_text)[0]
+        assert stop_text not in text(seen)
+        right_text = right_text if cut_short else right_text.split(stop_text)[0]
     assert right_text.startswith(text(seen))
     ends = sum(isinstance(event, Finished) for event in seen)
     assert ends + (error is not None) <= 1
@@ -96,9 +98,8 @@ async def test_promise_9_chaos_by_seed(seed: int) -> None:
         ended = core.ends()
         assert Counter(end.request_id for end in ended) == Counter(admitted)
         assert len(admitted) + len(refused) == len(results)
-        assert sum(isinstance(error, RefusedError) for _, error in results) >= len(refused) - sum(
-            end.end is TurnEnd.DRAINED_IN_QUEUE for end in ended
-        ) - sum("passed" in str(error) for _, error in results)
+        errors = [error for _, error in results]
+        assert len(refused) == sum(isinstance(error, RefusedError) or "had passed" in str(error) for error in errors)
         made = sum(end.completion_tokens + end.discarded_tokens for end in ended)
         assert made == sum(end.replays for end in ended) == engine.decode_steps
         assert not core.fatal
@@ -107,6 +108,7 @@ async def test_promise_9_chaos_by_seed(seed: int) -> None:
         assert engine.contexts_open <= engine.info.slots
         assert core.worker._stage._performances == {}
         assert core.worker._streams == {}
+        engine.faults.clear()
         # What is still open are idle sessions; turns without one find room for all slots.
         last = await asyncio.gather(*(core.play(core.request(f"after {n}")) for n in range(4)))
         assert all(text(events).endswith(f"after {n}") for n, events in enumerate(last))

@@ -93,6 +93,20 @@ async def test_txt_05_a_tail_that_might_have_been_a_stop_text_is_said() -> None:
         assert ids(events) == ids_of("the EN")
 
 
+async def test_a_broken_off_answer_keeps_back_what_might_yet_be_a_stop_text() -> None:
+    """Resumed, it may become one; shown now, the reader's text would be no prefix of the right one."""
+    async with running(FakeEngine(answer=saying("the EN"))) as core:
+        core.engine.hold()
+        core.engine.allow(5)
+        turn = asyncio.create_task(core.play(core.request(stop=("END",))))
+        assert await asyncio.to_thread(core.engine.wait_for_steps, 5)
+        core.worker.drain(grace_s=0.0)
+        core.engine.release()
+        events = await turn
+        assert finished(events).reason is FinishReason.DRAINING
+        assert text(events) == "the "
+
+
 async def test_txt_03_text_is_whole_characters() -> None:
     answer = "한국어 ok 你好 👍"
     async with running(FakeEngine(answer=saying(answer))) as core:
