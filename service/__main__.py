@@ -15,11 +15,15 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Protocol, cast
 
-from engine.errors import EngineError
+from engine.errors import EngineError, InvalidRequestError
 from service.cli.errors import CommandError
 from service.cli.parser import CommandParser
 
 INTERRUPTED = 130
+
+# gRPC's C library writes lines of its own to stderr, between our one line for a person or our JSON for a log reader. It
+# says nothing there that its statuses do not say. An operator who wants them may set the variable.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 # name -> (module, one line of help). The module offers `add_arguments(parser)` and `run(arguments) -> int`.
 SUBCOMMANDS = {
@@ -52,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except EngineError as error:
         _complain(str(error))
-        return 1
+        return 2 if isinstance(error, InvalidRequestError) else 1
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -199,7 +199,15 @@ class App:
         self._chat.serve(model, Conversations(self.worker), self.worker.load)
         if self.health.state is Readiness.LOADING:
             self._move_health(Readiness.SERVING)
-        logger.info("ready", extra={"fields": {"model": model.name, "device": model.device, "grpc": self.address}})
+        fields = {
+            "model": model.name,
+            "device": model.device,
+            "precision": model.precision,
+            "graphs": f"{model.graphs().captured} captured" if graphs == "on" else f"none: {graphs}",
+            "grpc": self.address,
+            "metrics": self.metrics_address or "off",
+        }
+        logger.info("ready", extra={"fields": fields})
 
     async def _watch_worker(self) -> None:
         """Health follows the engine's thread, not this loop: a dead or hung one is seen here at the latest."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from engine.errors import FatalDeviceError, InvalidRequestError
+from engine.errors import EngineError, FatalDeviceError, InvalidRequestError
 from engine.events import EngineEvent, Listener
 from engine.outputs import Prefilled, TurnStep
 from service.errors import DeadlineExceededError, DrainingError, SlowReaderError
@@ -79,7 +79,9 @@ class Stage:
             self._serve()
             self._leave()
         except BaseException as caught:  # whatever ends this thread must reach everybody who waits for it
-            log.critical("the engine's thread ended", exc_info=True)
+            if self.engine is not None or not isinstance(caught, EngineError):
+                log.critical("the engine's thread ended", exc_info=True)
+            # else the model could not be opened: the error's one line says why, and is told by whoever waits
             error = caught
         finally:
             self._outbox.post(None, Gone(error))

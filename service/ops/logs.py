@@ -53,7 +53,7 @@ class HumanLines(logging.Formatter):
 
 
 def set_up_logs(level: str, form: str, stream: TextIO | None = None) -> bool:
-    """Send the logger `soloist` to `stream` (standard error). Returns whether lines are for people.
+    """Send what this project logs to `stream` (standard error). Returns whether lines are for people.
 
     `form` is auto, human or json; auto is human on a terminal.
     """
@@ -61,10 +61,11 @@ def set_up_logs(level: str, form: str, stream: TextIO | None = None) -> bool:
     human = form == "human" or (form == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(HumanLines() if human else JsonLines())
-    root = logging.getLogger(ROOT)
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
+    for name in (ROOT, "service", "engine"):  # the latter two are modules that log under their own names
+        root = logging.getLogger(name)
+        root.handlers[:] = [handler]
+        root.setLevel(level.upper())
+        root.propagate = False
     return human
 
 
