@@ -1,7 +1,7 @@
 """The header of a GGUF file, walked over a mapping of it. Nothing in the file is believed before it is checked.
 
 Every count and length is held against both a fixed cap and the bytes that are left in the file, before anything is
-allocated for it. So the work is bounded by the caps: under two million values, whatever the file says.
+allocated for it. So the work is bounded by the caps, whatever the file says: a million strings, a million numbers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ MAX_KEYS = 4096
 MAX_TENSORS = 65_536
 MAX_NAME_BYTES = 256
 MAX_TEXT_BYTES = 1 << 20
-MAX_ARRAY_ITEMS = 1 << 20
-MAX_ITEMS = 1 << 21
+# In all arrays together; the largest vocabularies of the families served take under 900,000.
+MAX_STRINGS = 1 << 20
+MAX_NUMBERS = 1 << 20
+# Published headers take up to 15 MB.
+MAX_HEADER_BYTES = 64 << 20
 MAX_DIMENSIONS = 4
 
 _MAGIC = b"GGUF"
@@ -119,8 +122,10 @@ class _Walk:
         self._path = path
         self._mapped = mapped
         self._size = size
+        self._end = min(size, MAX_HEADER_BYTES)
         self._at = 0
-        self._items = 0
+        self._strings = 0
+        self._numbers_read = 0
 
     def header(self) -> GgufHeader:
         magic, version, tensor_count, key_count = _HEAD.unpack_from(self._mapped, 0)
@@ -145,11 +150,16 @@ class _Walk:
     def _error(self, sentence: str) -> CheckpointError:
         return CheckpointError(f"{self._path}: {sentence}")
 
+    def _cut(self, what: str, count: int) -> CheckpointError:
+        if self._end < self._size:
+            return self._error(f"has a header of more than {MAX_HEADER_BYTES} bytes, which is not read")
+        return self._error(f"ends inside {what}: {count} bytes are claimed and {self._end - self._at} are left")
+
     def _take(self, count: int, what: str) -> int:
         """Step over `count` bytes and return where they begin."""
         start = self._at
-        if count > self._size - start:
-            raise self._error(f"ends inside {what}: {count} bytes are claimed and {self._size - start} are left")
+        if count > self._end - start:
+            raise self._cut(what, count)
         self._at = start + count
         return start
 
@@ -177,11 +187,14 @@ class _Walk:
         if kind != _ARRAY:
             return self._numbers(kind, 1, what)[0]
         item_kind, count = self._u32(what), self._u64(what)
-        if count > MAX_ARRAY_ITEMS or self._items + count > MAX_ITEMS:
+        if item_kind == _STRING:
+            self._strings += count
+        else:
+            self._numbers_read += count
+        if self._strings > MAX_STRINGS or self._numbers_read > MAX_NUMBERS:
             raise self._error(
-                f"claims {count} items for {what}; at most {MAX_ARRAY_ITEMS}, and {MAX_ITEMS} in the file, are read"
+                f"claims {count} items for {what}; {MAX_STRINGS} strings and {MAX_NUMBERS} numbers in all are read"
             )
-        self._items += count
         return self._texts(count, what) if item_kind == _STRING else self._numbers(item_kind, count, what)
 
     def _numbers(self, kind: int, count: int, what: str) -> tuple[Any, ...]:
@@ -202,9 +215,9 @@ class _Walk:
 
     def _texts(self, count: int, what: str) -> tuple[str, ...]:
         # The hot loop: a vocabulary and its merges are some hundred thousand strings, so nothing here is called twice.
-        if count * 8 > self._size - self._at:
-            raise self._error(f"claims {count} strings for {what}; {self._size - self._at} bytes are left")
-        mapped, size, at, unpack = self._mapped, self._size, self._at, _U64.unpack_from
+        if count * 8 > self._end - self._at:
+            raise self._cut(what, count * 8)
+        mapped, end, at, unpack = self._mapped, self._end, self._at, _U64.unpack_from
         texts: list[str] = []
         append = texts.append
         try:
@@ -212,8 +225,8 @@ class _Walk:
                 (length,) = unpack(mapped, at)
                 start = at + 8
                 at = start + length
-                if at > size or length > MAX_TEXT_BYTES:
-                    raise self._error(f"claims {length} bytes for a string of {what}; {size - start} are left")
+                if at > end:
+                    raise self._cut(what, length)
                 append(mapped[start:at].decode("utf-8"))
         except struct.error:
             raise self._error(f"ends inside {what}") from None

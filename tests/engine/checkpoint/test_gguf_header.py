@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from engine.checkpoint.gguf import open_gguf
-from engine.checkpoint.gguf_header import MAX_ARRAY_ITEMS, MAX_KEYS, MAX_TENSORS, MAX_TEXT_BYTES, read_header
+from engine.checkpoint.gguf_header import MAX_KEYS, MAX_NUMBERS, MAX_STRINGS, MAX_TENSORS, MAX_TEXT_BYTES, read_header
 from engine.errors import CheckpointError, UnsupportedModelError
 from tests.gguf_checkpoints import write_tiny_gguf
 
@@ -93,6 +93,26 @@ def test_promise_17_two_thousand_mutated_headers(tmp_path: Path) -> None:
     assert refused > 500
 
 
+def test_promise_17_a_header_at_every_cap_is_still_soon_done_and_small(tmp_path: Path) -> None:
+    """As many strings and numbers as are read, and as many bytes as no header takes."""
+    many = text("a") + struct.pack("<IIQ", 9, 8, MAX_STRINGS) + text("x") * MAX_STRINGS
+    many += text("b") + struct.pack("<IIQ", 9, 6, MAX_NUMBERS) + bytes(4 * MAX_NUMBERS)
+    (tmp_path / "many.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + many)
+    with (tmp_path / "long.gguf").open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 8, 200))
+        for _ in range(200):
+            file.write(text("x" * MAX_TEXT_BYTES))
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, sentence in (("many", "token_embd.weight is missing"), ("long", "a header of more than 67108864 bytes")):
+        # Time of this process, so that a busy machine does not count.
+        start = time.process_time()
+        message = outcome(tmp_path / f"{name}.gguf")
+        assert message is not None
+        assert sentence in message
+        assert time.process_time() - start < 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 512 * 1024
+
+
 def outcome(path: Path) -> str | None:
     """The refusal's sentence, or None where the file opens and every tensor can be read."""
     try:
@@ -138,8 +158,9 @@ def mutated(whole: bytes, header_bytes: int, chance: random.Random) -> bytes:
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a\nb") + struct.pack("<I", 99), "unknown type 99"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + (text("a") + struct.pack("<IB", 0, 1)) * 2, "twice"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2) + b"\xff\xfe" + bytes(20), "not UTF-8"),
-        (array_file(MAX_ARRAY_ITEMS + 1), "items"),
-        (array_file(1000), "1000 strings"),
+        (array_file(MAX_STRINGS + 1), "items"),
+        (array_file(MAX_NUMBERS + 1, kind=4), "items"),
+        (array_file(1000), "ends inside"),
         (array_file(1000, kind=4), "ends inside"),
         (array_file(1, kind=9), "nests an array"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("t") + struct.pack("<I", 5), "5 dimensions"),
