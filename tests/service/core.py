@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,16 @@ from tests.fakes import FakeEngine
 SOON_S = 5.0
 Fact = TypeVar("Fact")
 _numbers = count()
+
+
+class HandClock:
+    """A clock that only moves when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @dataclass
@@ -88,12 +99,14 @@ class Core:
 
 
 @asynccontextmanager
-async def running(engine: FakeEngine | None = None, limits: Limits | None = None) -> AsyncIterator[Core]:
+async def running(
+    engine: FakeEngine | None = None, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[Core]:
     """A ready core that is stopped afterwards."""
     engine = engine or FakeEngine()
     facts: list[ServiceEvent] = []
     fatal: list[BaseException] = []
-    worker = Worker(engine.opener(), limits, listener=facts.append, on_fatal=fatal.append)
+    worker = Worker(engine.opener(), limits, clock=clock, listener=facts.append, on_fatal=fatal.append)
     worker.start()
     await worker.ready()
     try:
