@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +72,14 @@ def _await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> 
             watch = health_pb2_grpc.HealthStub(channel).Watch(
                 health_pb2.HealthCheckRequest(), timeout=READY_WITHIN_S, wait_for_ready=True
             )
+            # A server that ends is no server to wait for.
+            threading.Thread(target=lambda: (process.wait(), watch.cancel()), daemon=True).start()
             for answer in watch:
                 if answer.status == health_pb2.HealthCheckResponse.SERVING:
                     watch.cancel()
                     return
             reason = "ended its health watch"
         except grpc.RpcError as error:
-            reason = f"did not become healthy: {error}"
+            reason = f"did not become healthy: {error.code().name}"
     tail = log.read_text(errors="replace")[-4000:]
     raise AssertionError(f"the server (exit code {process.poll()}) {reason}\n{tail}")

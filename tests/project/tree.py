@@ -28,7 +28,7 @@ def python_modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
                 yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def dotted_name(node: ast.expr) -> str:
+def dotted_name(node: ast.AST) -> str:
     """`a.b.c` of an attribute chain; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
