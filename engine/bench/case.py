@@ -186,6 +186,8 @@ def open_endless(case: DecodeCase, graphs: Graphs) -> Engine:
     if case.model in SHAPES:
         checkpoint: Checkpoint = ShapeCheckpoint.of(case.model, dtype)
         weights = random_weights(checkpoint.architecture, device, dtype, case.held_context, _SEED)
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # they are drawn on a stream that the engine's own does not wait for
     else:
         checkpoint = open_checkpoint(case.model)
         weights = load_weights(checkpoint, device, dtype, case.held_context, ignore)

@@ -122,10 +122,18 @@ def _profiled_turn(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         tokens, _, _ = _turn(engine, prompt_ids, new_tokens)
         torch.cuda.synchronize()
-    work = [event for event in profile.events() or [] if event.device_type == torch.profiler.DeviceType.CUDA]
-    copies = sum(event.name.startswith(("Memcpy", "Memset")) for event in work)
-    spans = [(event.time_range.start / 1e6, event.time_range.end / 1e6) for event in work]
-    return len(tokens), StepProfile(kernels=len(work) - copies, copies=copies, busy_s=covered(spans))
+    work = [
+        (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
+        for event in profile.events() or []
+        if event.device_type == torch.profiler.DeviceType.CUDA
+    ]
+    return len(tokens), added_up(work)
+
+
+def added_up(work: Sequence[tuple[str, float, float]]) -> StepProfile:
+    """What (name, start, end) of everything that ran on a device comes to; times in seconds."""
+    copies = sum(name.startswith(("Memcpy", "Memset")) for name, _, _ in work)
+    return StepProfile(len(work) - copies, copies, covered((start, end) for _, start, end in work))
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
