@@ -45,8 +45,8 @@ class TurnFigures:
             parts.append(f"{self.tokens_per_s:.1f} tokens/s")
         parts.append(f"{self.total_s:.2f} s in all")
         parts.append(f"prompt {self.prompt_tokens} tokens, {self.cached_tokens} cached")
-        parts.append(f"{self.replays} replays")
-        parts.append(f"{eager_text(self.eager)} eager steps")
+        parts.append(f"replays {self.replays}")
+        parts.append(f"eager steps {eager_text(self.eager)}")
         return " | ".join(parts)
 
 

@@ -34,7 +34,7 @@ def test_line_names_every_figure() -> None:
         "first token 0.250 s",
         "20.0 tokens/s",
         "31 tokens, 20 cached",
-        "0 replays",
+        "replays 0",
         "11 (no_cuda 11)",
     ):
         assert part in line
