@@ -491,3 +491,34 @@ async def test_started_tells_the_seed_and_the_queue() -> None:
         assert first.queue_s >= 0
         assert text_of(ids(events)).startswith("[")
         assert FakeTokenizer().decode(ids(events)) == text(events)
+
+
+async def test_a_turn_that_leaves_the_queue_makes_room_before_the_step_under_way_ends() -> None:
+    async with running(FakeEngine(answer=endless), Limits(queue=1)) as core:
+        core.engine.hold()
+        playing = await started(core, core.request(sampling=SamplingParams(max_tokens=3)))
+        leaving = core.worker.submit(core.request())
+        with pytest.raises(QueueFullError):
+            core.worker.submit(core.request())
+        core.worker.release(leaving, TurnEnd.CANCELLED)  # the engine's thread cannot hear of it: it is held in a step
+        waiting = asyncio.create_task(core.play(core.request(sampling=SamplingParams(max_tokens=3))))
+        core.engine.release()
+        assert finished(await playing).reason is FinishReason.LENGTH
+        assert finished(await waiting).reason is FinishReason.LENGTH
+
+
+async def test_nobody_waits_for_anothers_step_to_hear_of_an_end() -> None:
+    limits = Limits(active_turns=2, slice_tokens=1)
+    async with running(FakeEngine(answer=endless), limits) as core:
+        core.engine.hold()
+        other = await started(core, core.request(sampling=LONG))
+        short = asyncio.create_task(core.play(core.request(sampling=SamplingParams(max_tokens=3))))
+        await core.until(lambda: core.worker.load().queued_turns == 1)
+        made: Counter[int] = Counter()
+        while made[2] < 3:  # contexts are numbered in the order of their opening
+            core.engine.allow(1)
+            assert await asyncio.to_thread(core.engine.wait_for_steps, made.total() + 1)
+            made = Counter(number for number, kind in core.engine.played if kind == "decode")
+        assert finished(await asyncio.wait_for(short, 2)).reason is FinishReason.LENGTH  # while the other one is held
+        other.cancel()
+        core.engine.release()
