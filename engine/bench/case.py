@@ -140,6 +140,8 @@ def device_facts(device: Device, threads: int | None) -> DeviceFacts:
     torch.set_num_threads(threads or available_threads())
     where = _torch_device(device)
     bandwidth = measure_read_bandwidth(where)
+    if where.type == "cuda":
+        torch.cuda.empty_cache()  # the engine counts free memory before it sizes its cache
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else _cpu_name()
     return DeviceFacts(
         name=name,

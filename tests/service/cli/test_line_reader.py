@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.line_reader import LineReader, NotTextError, checked_text
+from service.settings import state_directory
 
 
 def test_txt_11_undecodable_bytes_are_named_with_their_place() -> None:
@@ -39,3 +40,19 @@ def test_history_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
 
 def test_history_that_is_a_directory_is_done_without(tmp_path: Path) -> None:
     LineReader(tmp_path).save()
+
+
+def test_history_lies_in_the_xdg_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state_directory({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "soloist"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for not_absolute in ({}, {"XDG_STATE_HOME": ""}, {"XDG_STATE_HOME": "relative"}):
+        assert state_directory(not_absolute) == tmp_path / ".local" / "state" / "soloist"
+
+
+def test_without_a_home_there_is_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert state_directory({}) is None
+    LineReader(None).save()
