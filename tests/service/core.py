@@ -18,6 +18,7 @@ from service.worker import Worker
 from tests.fakes import FakeEngine
 
 SOON_S = 5.0
+LONG = SamplingParams(max_tokens=2_000)
 Fact = TypeVar("Fact")
 _numbers = count()
 
@@ -137,3 +138,20 @@ def finished(events: list[TurnEvent]) -> Finished:
     last = events[-1]
     assert isinstance(last, Finished)
     return last
+
+
+async def started(core: Core, request: TurnRequest) -> asyncio.Task[list[TurnEvent]]:
+    """A turn that plays on in its own task, once it has begun."""
+    begun = asyncio.Event()
+
+    async def play() -> list[TurnEvent]:
+        events: list[TurnEvent] = []
+        async with aclosing(core.conversations.turn(request)) as turn:
+            async for event in turn:
+                events.append(event)
+                begun.set()
+        return events
+
+    task = asyncio.create_task(play())
+    await asyncio.wait_for(begun.wait(), 5)
+    return task
