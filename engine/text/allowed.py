@@ -86,11 +86,11 @@ def filters(jinja: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., 
     made["join"] = _joining(jinja["map"])
     made |= {
         "tojson": _tojson,
-        "string": stringify,
-        "safe": stringify,
-        "trim": lambda value, chars=None: stringify(value).strip(chars),
-        "upper": lambda value: _cased(stringify(value), "upper"),
-        "lower": lambda value: _cased(stringify(value), "lower"),
+        "string": _text,
+        "safe": _text,
+        "trim": lambda value, chars=None: _text(value).strip(chars),
+        "upper": lambda value: _text(value).upper(),
+        "lower": lambda value: _text(value).lower(),
         "replace": lambda value, old, new, count=None: replaced(stringify(value), old, new, count),
         "format": lambda value, *args, **kwargs: percent(stringify(value), kwargs or args),
     }
@@ -107,10 +107,10 @@ def tests(jinja: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., An
     }
 
 
-def _cased(text: str, method: str) -> str:
+def _text(value: Any) -> str:
+    text = stringify(value)
     current().need_chars(len(text))
-    result: str = getattr(text, method)()
-    return result
+    return text
 
 
 def _metered(function: Callable[..., Any], *, deep: bool) -> Callable[..., Any]:
@@ -125,7 +125,10 @@ def _metered(function: Callable[..., Any], *, deep: bool) -> Callable[..., Any]:
         else:
             size = len(values[0]) if values and hasattr(values[0], "__len__") and not isinstance(values[0], type) else 1
             budget.spend(1 + size // 8)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if isinstance(result, list):
+            budget.need_items(len(result))
+        return result
 
     return metered
 

@@ -106,7 +106,9 @@ def has_foreign(value: Any, budget: Budget) -> bool:
             budget.spend(len(thing))
             pending.extend(thing.keys())
             pending.extend(thing.values())
-        elif isinstance(thing, Collection) and not isinstance(thing, range):
+        elif isinstance(thing, range):
+            budget.spend(len(thing) // 8)
+        elif isinstance(thing, Collection):
             budget.spend(len(thing))
             pending.extend(thing)
     return found

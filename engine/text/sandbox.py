@@ -251,6 +251,8 @@ def _call_text(receiver: str, name: str, args: tuple[Any, ...], kwargs: dict[str
     """A method of a string, its result no larger than allowed and with its source kept."""
     if name not in _STR_METHODS:
         raise SecurityError(f"it calls the method {name!r} of a string")
+    # Jinja passes these to everything it calls inside loops; only its own objects take them.
+    kwargs = {key: value for key, value in kwargs.items() if key not in ("_loop_vars", "_block_vars")}
     budget = current()
     if name == "join" and args:
         args = (list(args[0]),)

@@ -44,6 +44,16 @@ def tokenizer(embedded: ChatText) -> Tokenizer:
     return embedded.tokenizer
 
 
+@pytest.fixture(scope="session")
+def tiny_source() -> GgufTokenizer:
+    """The tables of the tiny tokenizer: quick to build from, with three control tokens at ids 0, 1 and 2."""
+    model = json.loads(tiny_tokenizer().to_str())["model"]
+    tokens = tuple(sorted(model["vocab"], key=model["vocab"].__getitem__))
+    merges = tuple(" ".join(pair) for pair in model["merges"])
+    types = (3, 3, 3, *[1] * (len(tokens) - 3))
+    return GgufTokenizer("gpt2", "smollm", tokens, merges, (), types, 1, 2, 0, None, False)
+
+
 @pytest.fixture
 def json_source(tmp_path: Path) -> Callable[..., JsonTokenizer]:
     """`json_source(added=[AddedToken(...)], bos_token="<s>")` writes a tiny byte-level tokenizer folder."""

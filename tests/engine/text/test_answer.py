@@ -17,7 +17,11 @@ from tests.engine.text.test_build import sentencepiece
 
 KOREAN = "안녕하세요, 저는 한국어로 대답하는 모델입니다. 값을 읽고 앉았다. 뷁!"
 CHINESE = "你好，我是一个语言模型。𠮷野家在東京都。繁體字與简体字。"
-EMOJI = "🙂 👩‍👩‍👧‍👦 👍🏽 🏳️‍🌈 🇰🇷 ❤️ 1️⃣ é e\u0301"
+# A family and a flag joined by U+200D, a skin tone, a keycap, and a letter apart from its accent.
+EMOJI = (
+    "🙂 \U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f44d\U0001f3fd \U0001f3f3\ufe0f\u200d\U0001f308 "
+    "1\ufe0f\u20e3 e\u0301"
+)
 _IDS = st.lists(st.integers(0, 49151), max_size=40)
 
 
@@ -92,7 +96,7 @@ def test_txt_04_nothing_that_may_become_a_stop_text_is_shown(tokenizer: Tokenize
 def test_txt_04_text_ends_exactly_before_the_first_stop_text(
     tokenizer: Tokenizer, text: str, stop: tuple[str, ...]
 ) -> None:
-    by_byte = {tokenizer.token_bytes(token_id): token_id for token_id in range(tokenizer.vocabulary)}
+    by_byte = {tokenizer.token_bytes(token_id): token_id for token_id in range(300)}
     ways = [tokenizer.encode(text), [by_byte[bytes((byte,))] for byte in text.encode()]]
     expected, matched = cut_before_first_stop(text, stop)
     for ids in ways:

@@ -21,10 +21,11 @@ from engine.text.build import build_tokenizer
 from engine.text.pretokenizers import PRE_TOKENIZERS
 from engine.text.source import GgufTokenizer, JsonTokenizer
 
-_WORDS = (
-    "▁ a b c d e f g h i l m n o r s t u w y , . ▁a ▁t in he ▁the er on ▁s ▁w at or ell ▁h ▁he ▁hell ▁hello ▁world "
-    "ll lo el llo wor ld ▁wor rld orl ▁▁ ▁▁▁ th the"
-).split()
+_WORDS = [
+    *"▁abcdefghilmnorstuwy,.",
+    *("▁a", "▁t", "in", "he", "▁the", "er", "on", "▁s", "▁w", "at", "or", "ell", "▁h", "▁he", "▁hell", "▁hello"),
+    *("▁world", "ll", "lo", "el", "llo", "wor", "ld", "▁wor", "rld", "orl", "▁▁", "▁▁▁", "th", "the"),
+]
 
 
 def sentencepiece(**changes: Any) -> GgufTokenizer:

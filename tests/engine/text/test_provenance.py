@@ -88,7 +88,7 @@ def test_replacing_brings_the_source_of_what_is_brought() -> None:
     "text",
     [
         foreign("a%s") % "<b>",
-        "%s" % foreign("b"),
+        "<%s>" % foreign("b"),  # noqa: UP031  the operator is what is tested
         foreign("ß").upper(),
         f"{foreign('x')}",
         repr(foreign("x")),
