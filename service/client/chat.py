@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
@@ -43,6 +43,8 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     # With several addresses behind a name, every one gets turns.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
 )
+
+_UNDECIDED = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
 class Sampling(TypedDict, total=False):
@@ -220,7 +222,18 @@ class ChatClient:
             load.draining,
         )
 
+    async def _connected(self, ends_s: float | None) -> None:
+        """Until the connection stands or has failed. Streams begun before the server has told its limit may exceed it,
+        and grpcio 1.85.3 leaves one of those without any end.
+        """
+        left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
+        with suppress(TimeoutError):  # the call itself says so, with gRPC's status
+            async with asyncio.timeout(left_s):
+                while (state := self._channel.get_state(try_to_connect=True)) in _UNDECIDED:
+                    await self._channel.wait_for_state_change(state)
+
     async def _one_attempt(self, request: chat_pb2.ChatRequest, ends_s: float | None) -> AsyncGenerator[Event, None]:
+        await self._connected(ends_s)
         left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
         call = self._stub.Chat(request, timeout=left_s, metadata=self._metadata)
         held: Event | None = None
