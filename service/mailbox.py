@@ -146,7 +146,7 @@ class Outbox:
     def _drain(self) -> None:
         # Cleared before the look: what is appended later either is seen by this look or wakes the loop again.
         self._woken = False
-        while self._gathered:
+        for _ in range(len(self._gathered)):  # not all that keeps coming: the loop has others to serve
             self._deliver(*self._gathered.popleft())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -299,7 +300,7 @@ class FakeEngine:
                 raise fault.error
             self._step(context)
             at = len(prompt) - 1 + made
-            if context.held != read[:at]:
+            if len(context.held) != at or context.held[-1:] != read[at - 1 : at]:
                 raise AssertionError("another turn wrote into this context")
             context.held.append(read[at])
             token_id = answer[made]
@@ -331,6 +332,7 @@ class FakeEngine:
     def _step(self, context: FakeContext) -> None:
         if self._holding and not self._may_step.acquire(timeout=HOLD_LIMIT_S):
             raise AssertionError("the test held the engine and never released it")
+        time.sleep(0)  # lets other threads have the interpreter, as a step on a device does
         with self._stepped:
             self.decode_steps += 1
             self.played.append((context.number, "decode"))
