@@ -43,6 +43,10 @@ HEARTBEAT_EVERY_S: Final = 1.0  # at rest; while playing, once a step
 EngineFactory = Callable[[Listener], EnginePort]
 
 
+class LoadAbandonedError(Exception):
+    """Told to stop before the engine was open: nobody waits for it any more."""
+
+
 class Stage:
     """Everything here runs in the engine's thread, but for `send` and the reading of `engine` and `heartbeat_s`."""
 
@@ -64,11 +68,14 @@ class Stage:
         self._busy = Clockwork()
         self._drain_until_s = inf
         self._stopping = False
+        self._told_to_stop = False
         self.engine: EnginePort | None = None
         self.heartbeat_s = clock()
 
     def send(self, command: Command) -> None:
         """From any thread."""
+        if isinstance(command, Stop):
+            self._told_to_stop = True  # commands are not taken while the engine loads: `_hear` looks at this
         self._commands.put(command)
 
     def run(self) -> None:
@@ -79,10 +86,11 @@ class Stage:
             self._serve()
             self._leave()
         except BaseException as caught:  # whatever ends this thread must reach everybody who waits for it
-            if self.engine is not None or not isinstance(caught, EngineError):
+            if self.engine is not None or not isinstance(caught, EngineError | LoadAbandonedError):
                 log.critical("the engine's thread ended", exc_info=True)
             # else the model could not be opened: the error's one line says why, and is told by whoever waits
-            error = caught
+            if self.engine is not None or not self._told_to_stop:
+                error = caught
         finally:
             self._outbox.post(None, Gone(error))
 
@@ -242,6 +250,8 @@ class Stage:
         self._outbox.post(None, ContextsChanged(self._contexts.tokens, evicted))
 
     def _hear(self, event: EngineEvent) -> None:
+        if self.engine is None and self._told_to_stop:
+            raise LoadAbandonedError
         try:
             self._engine_listener(event)
         except Exception:  # an observer's fault is no turn's

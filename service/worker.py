@@ -107,10 +107,12 @@ class Worker:
         self._thread.start()
 
     async def ready(self) -> None:
-        """Returns when turns can play; raises what kept the engine from opening."""
+        """Returns when turns can play; raises what kept the engine from opening, NotReadyError if that was `stop`."""
         await self._opened.wait()
         if self.failure is not None:
             raise self.failure
+        if self._stage.engine is None:
+            raise NotReadyError("the model was given up before it was loaded")
 
     def drain(self, grace_s: float) -> None:
         """No new turns from now on; waiting ones end with DrainingError, playing ones after `grace_s` at the latest."""

@@ -81,6 +81,27 @@ async def test_a_model_that_cannot_be_loaded_fails_the_start() -> None:
     assert fatal == [broken]
 
 
+async def test_stop_gives_up_a_load_at_its_next_progress() -> None:
+    loading, going_on = threading.Event(), threading.Event()
+
+    def factory(listener: Listener) -> FakeEngine:
+        loading.set()
+        assert going_on.wait(5)
+        listener(Progress("load", 1, 2, "bytes"))
+        raise AssertionError("the load went on")
+
+    worker = Worker(factory)
+    worker.start()
+    assert await asyncio.to_thread(loading.wait, 5)
+    stopped = asyncio.create_task(worker.stop())
+    await asyncio.sleep(0)  # it has told the thread
+    going_on.set()
+    assert await stopped
+    assert (worker.state, worker.failure) == (WorkerState.STOPPED, None)
+    with pytest.raises(NotReadyError, match="given up"):
+        await worker.ready()
+
+
 async def test_turns_are_refused_while_loading() -> None:
     async with running() as core:
         facts: list[ServiceEvent] = []
