@@ -181,9 +181,9 @@ class Scripted:
             else:
                 yield act
 
-    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def handler(self) -> grpc.GenericRpcHandler:
         chat: Any = grpc.unary_stream_rpc_method_handler(
-            self.chat,  # type: ignore[arg-type]  # its stub knows no asynchronous handlers
+            self.chat,
             request_deserializer=chat_pb2.ChatRequest.FromString,
             response_serializer=chat_pb2.ChatEvent.SerializeToString,
         )

@@ -1,0 +1,58 @@
+"""The order of leaving, as data."""
+
+from __future__ import annotations
+
+from service.ops.drain import Drain, DrainTimes, Phase
+
+TIMES = DrainTimes(propagation_s=5.0, grace_s=60.0, ending_s=2.0)
+
+
+def test_nothing_happens_without_a_signal() -> None:
+    assert Drain(TIMES).tick(1e9, idle=True) is Phase.SERVING
+
+
+def test_promise_04_the_phases_come_in_order_and_last_as_long_as_they_may() -> None:
+    drain = Drain(TIMES)
+    drain.signal(100.0)
+
+    seen = [(now, drain.tick(now, idle=False)) for now in (100.0, 104.9, 105.0, 164.9, 165.0, 166.9, 167.0, 999.0)]
+
+    assert [phase for _, phase in seen] == [
+        Phase.PROPAGATING,
+        Phase.PROPAGATING,
+        Phase.FINISHING,
+        Phase.FINISHING,
+        Phase.ENDING,
+        Phase.ENDING,
+        Phase.STOPPED,
+        Phase.STOPPED,
+    ]
+    assert TIMES.total_s == 67.0
+
+
+def test_an_idle_server_still_waits_for_balancers_and_then_stops_at_once() -> None:
+    drain = Drain(TIMES)
+    drain.signal(0.0)
+
+    assert drain.tick(4.0, idle=True) is Phase.PROPAGATING
+    assert drain.tick(5.0, idle=True) is Phase.STOPPED
+
+
+def test_a_further_signal_ends_the_present_phase() -> None:
+    drain = Drain(TIMES)
+    drain.signal(0.0)
+    drain.signal(1.0)
+    assert drain.tick(1.0, idle=False) is Phase.FINISHING
+    assert drain.left_s(1.0) == 60.0
+    drain.signal(2.0)
+    assert drain.tick(2.0, idle=False) is Phase.ENDING
+    drain.signal(2.5)
+    assert drain.tick(2.5, idle=False) is Phase.STOPPED
+
+
+def test_a_look_that_comes_late_catches_up() -> None:
+    drain = Drain(TIMES)
+    drain.signal(0.0)
+
+    assert drain.tick(66.0, idle=False) is Phase.ENDING
+    assert drain.left_s(66.0) == 1.0
