@@ -18,17 +18,17 @@ import torch
 from engine.errors import FatalDeviceError
 from engine.events import CaptureCause, CaptureOutcome, EagerReason, GraphCaptured, Listener, Progress
 from engine.faults import is_fatal
-from engine.model import StepShape
+from engine.shapes import Shape
 
 
 class GraphPool:
     """Captured graphs by shape, and for the shapes that have none, why."""
 
-    def __init__(self, step: Callable[[StepShape], None], listener: Listener) -> None:
-        self._step = step
+    def __init__(self, run: Callable[[Shape], None], listener: Listener) -> None:
+        self._run = run
         self._listener = listener
-        self._graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
-        self._failed: dict[StepShape, EagerReason] = {}
+        self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._failed: dict[Shape, EagerReason] = {}
         self._pool: Any = None  # torch's opaque handle of a memory pool
         self.bytes = 0
 
@@ -36,21 +36,21 @@ class GraphPool:
         return len(self._graphs)
 
     @property
-    def shapes(self) -> tuple[StepShape, ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         """Shapes that are replays, largest first."""
         return tuple(self._graphs)
 
-    def get(self, shape: StepShape) -> torch.cuda.CUDAGraph | None:
+    def get(self, shape: Shape) -> torch.cuda.CUDAGraph | None:
         """The graph of a shape, or None."""
         return self._graphs.get(shape)
 
-    def why_not(self, shape: StepShape) -> EagerReason | None:
+    def why_not(self, shape: Shape) -> EagerReason | None:
         """Why a shape that was asked for has no graph; None for one that was never asked for."""
         return self._failed.get(shape)
 
-    def capture(self, shapes: Iterable[StepShape], cause: CaptureCause) -> None:
-        """Capture every shape, largest bucket first. Never raises for one that cannot be captured."""
-        ordered = sorted(shapes, key=lambda shape: (-shape.bucket, -shape.rows, shape.stages))
+    def capture(self, shapes: Iterable[Shape], cause: CaptureCause) -> None:
+        """Capture every shape, largest first. Never raises for one that cannot be captured."""
+        ordered = sorted(shapes, key=lambda shape: shape.order)
         for done, shape in enumerate(ordered):
             self._listener(Progress("capture", done, len(ordered), "graphs"))
             started_s = time.perf_counter()
@@ -67,7 +67,7 @@ class GraphPool:
         self._reclaim()
         self.bytes = 0
 
-    def _capture(self, shape: StepShape) -> CaptureOutcome:
+    def _capture(self, shape: Shape) -> CaptureOutcome:
         before = torch.cuda.memory_reserved()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
@@ -76,7 +76,7 @@ class GraphPool:
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
             ):
-                self._step(shape)
+                self._run(shape)
         except Exception as error:
             if is_fatal(error):
                 raise FatalDeviceError(f"the device was lost while capturing {shape.name}: {error}") from error
@@ -85,7 +85,7 @@ class GraphPool:
         self.bytes += max(0, torch.cuda.memory_reserved() - before)
         return CaptureOutcome.CAPTURED
 
-    def _give_up(self, shape: StepShape, graph: torch.cuda.CUDAGraph, error: Exception) -> CaptureOutcome:
+    def _give_up(self, shape: Shape, graph: torch.cuda.CUDAGraph, error: Exception) -> CaptureOutcome:
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
         self._failed[shape] = EagerReason.OUT_OF_MEMORY if out_of_memory else EagerReason.CAPTURE_FAILED
         # The traceback keeps the step's frames, and so their tensors, alive.
@@ -100,13 +100,3 @@ class GraphPool:
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-
-
-def buckets(context: int, smallest: int = 256) -> tuple[int, ...]:
-    """Context lengths that graphs are captured for: powers of two from `smallest`, and `context` itself."""
-    sizes = []
-    size = smallest
-    while size < context:
-        sizes.append(size)
-        size *= 2
-    return (*sizes, context)

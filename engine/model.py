@@ -16,21 +16,8 @@ from engine.architecture import Architecture
 from engine.cache import KVCache
 from engine.kernels.ops import DecoderWeights, LayerCache, LayerWeights, Linear, Ops, SlotTable
 from engine.kernels.plain import head_norm, rms_norm, rotate
-from engine.sampler import Choice, SamplerTable, Stages, choose
-
-
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """What a graph is captured for: contexts up to `bucket` tokens, `rows` rows, sampler `stages`."""
-
-    bucket: int
-    rows: int
-    stages: Stages
-
-    @property
-    def name(self) -> str:
-        """The metrics label."""
-        return f"b{self.bucket}_r{self.rows}_{self.stages}"
+from engine.sampler import Choice, SamplerTable, choose
+from engine.shapes import StepShape
 
 
 @dataclass(frozen=True, slots=True)

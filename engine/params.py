@@ -70,7 +70,12 @@ class SamplingParams:
             f"holds at most {MAX_STOP_TOKEN_IDS} ids",
             len(self.stop_token_ids),
         )
-        _check(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"holds at most {MAX_LOGIT_BIAS} entries", len(self.logit_bias))
+        _check(
+            len(self.logit_bias) <= MAX_LOGIT_BIAS,
+            "logit_bias",
+            f"holds at most {MAX_LOGIT_BIAS} entries",
+            len(self.logit_bias),
+        )
         for token_id, value in self.logit_bias.items():
             _check(token_id >= 0, "logit_bias", "token ids must not be negative", token_id)
             _in_range("logit_bias", value, -100.0, 100.0)

@@ -9,16 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.config import EngineConfig
 from engine.events import CaptureCause, EagerReason, Listener, StepDone, VerifyMismatch
-from engine.graph import GraphPool, buckets
-from engine.model import Decoder, StepShape
+from engine.graph import GraphPool
+from engine.model import Decoder
 from engine.outputs import Token
 from engine.params import SamplingParams
 from engine.sampler import Choice, Stages
+from engine.shapes import ChunkShape, Shape, StepShape, buckets
+
+if TYPE_CHECKING:
+    from engine.prefill import ChunkPrefill
 
 _RING_DEPTH = 4  # steps of one slot that may be on their way; two are
 
@@ -45,13 +50,19 @@ class Stepper:
         self._on_cuda = decoder.buffers.x.device.type == "cuda"
         self._buckets = buckets(context)
         self.graph_context = min(context, config.graph_context or context)
-        self.graphs = GraphPool(decoder.step, listener)
-        self._shapes = [
+        self.graphs = GraphPool(self._run, listener)
+        self._chunks: ChunkPrefill | None = None
+        if self._on_cuda:
+            from engine.prefill import ChunkPrefill  # its kernels need Triton, which a CPU may lack
+
+            self._chunks = ChunkPrefill(decoder, config.prefill_chunk)
+        steps = [
             StepShape(bucket, 1, Stages(stages))
             for bucket in self._buckets
             if bucket <= self.graph_context
             for stages in config.graph_stages
         ]
+        self._shapes: list[Shape] = [*steps, *(self._chunks.shapes if self._chunks else ())]
         self._active: int | None = None
         self._landed_s = 0.0
         self._steps = 0
@@ -87,7 +98,7 @@ class Stepper:
             return
         for shape in self._shapes:
             started_s = time.perf_counter()
-            self._decoder.step(shape)
+            self._run(shape)
             torch.cuda.current_stream().synchronize()
             self._listener(StepDone(None, EagerReason.WARMING_UP, time.perf_counter() - started_s))
         self.graphs.capture(self._shapes, cause)
@@ -102,10 +113,17 @@ class Stepper:
     def prefill(self, slot: int, start: int, ids: Sequence[int]) -> float:
         """Fill positions start .. start + len(ids) - 1 of the slot's cache, and wait for it. Returns seconds."""
         started_s = time.perf_counter()
-        device = self._decoder.buffers.x.device
-        self._decoder.prefill(slot, start, torch.tensor(ids, dtype=torch.int64, device=device))
-        if self._on_cuda:
-            torch.cuda.current_stream().synchronize()
+        if self._chunks is None:
+            self._decoder.prefill(slot, start, torch.tensor(ids, dtype=torch.int64))
+            return time.perf_counter() - started_s
+        shape = self._chunks.shape_for(len(ids))
+        self._chunks.place(slot, start, ids)
+        graph = self.graphs.get(shape)
+        if graph is None:
+            self._run(shape)
+        else:
+            graph.replay()
+        torch.cuda.current_stream().synchronize()
         return time.perf_counter() - started_s
 
     def begin(self, slot: int, token_id: int, position: int) -> None:
@@ -148,6 +166,13 @@ class Stepper:
         top = zip(flight.landing.top_ids.tolist(), flight.landing.top_logprobs.tolist(), strict=True)
         chosen = float(flight.landing.logprob)
         return Token(token_id, end, flight.eager, chosen, tuple(top)[: params.top_logprobs])
+
+    def _run(self, shape: Shape) -> None:
+        """What a shape's graph replays, eagerly."""
+        if isinstance(shape, StepShape):
+            self._decoder.step(shape)
+        elif isinstance(shape, ChunkShape) and self._chunks is not None:
+            self._chunks.run(shape)
 
     def _activate(self, slot: int) -> None:
         if self._active == slot:

@@ -143,13 +143,12 @@ def rotate_and_write(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P", "SPLITS"])
 def _attend(
     qkv, keys, values, slot_at, start_at, count_at, out, partial_out, partial_top, partial_total, score_scale,
-    slot_stride, head_stride,
-    P: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    GROUP: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    slot_stride, head_stride, P, SPLITS,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
@@ -195,7 +194,7 @@ def _attend(
         at += TILE
 
     target = row * HEADS + head
-    if SPLITS == 1:
+    if not SPLIT:
         total = tl.where(total > 0.0, total, 1.0)
         attended = (acc / total[:, None]).to(out.dtype.element_ty)
         tl.store(out + target[:, None] * D + dims[None, :], attended, mask=(row < P)[:, None] & in_head)
@@ -206,11 +205,10 @@ def _attend(
         tl.store(partial_total + place, total, mask=row < P)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P", "SPLITS"])
 def _combine(
-    partial_out, partial_top, partial_total, out,
-    P: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, SPLITS: tl.constexpr,
-    SPLITS_P: tl.constexpr,
+    partial_out, partial_top, partial_total, out, P, SPLITS,
+    HEADS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, SPLITS_P: tl.constexpr,
 ):  # fmt: skip
     target = tl.program_id(0)
     splits = tl.arange(0, SPLITS_P)
@@ -263,17 +261,17 @@ def attend(qkv: torch.Tensor, cache: LayerCache, place: ChunkPlace, out: torch.T
     kv_heads, d = cache.k.shape[1], cache.k.shape[3]
     rows, heads = qkv.shape[0], out.shape[1] // d
     group, padded = heads // kv_heads, triton.next_power_of_2(d)
-    m = min(_ROWS_A_BLOCK, max(16, triton.next_power_of_2(rows * group)))
+    m = _ROWS_A_BLOCK if rows * group > _ROWS_A_BLOCK // 2 else _ROWS_A_BLOCK // 2
     _attend[(kv_heads, scratch.splits, triton.cdiv(rows * group, m))](
         qkv, cache.k, cache.v, place.slot, place.start, place.count,
         out, scratch.out, scratch.top, scratch.total, d**-0.5 * _LOG2_E, cache.k.stride(0), cache.k.stride(1),
-        P=rows, HEADS=heads, KV_HEADS=kv_heads, D=d, DP=padded, GROUP=group, M=m, TILE=_TILE, SPLITS=scratch.splits,
+        rows, scratch.splits,
+        HEADS=heads, KV_HEADS=kv_heads, D=d, DP=padded, GROUP=group, M=m, TILE=_TILE, SPLIT=scratch.splits > 1,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=8 if m == _ROWS_A_BLOCK else 4, num_stages=2,
     )  # fmt: skip
     if scratch.splits > 1:
         _combine[(rows * heads,)](
-            scratch.out, scratch.top, scratch.total, out,
-            P=rows, HEADS=heads, D=d, DP=padded, SPLITS=scratch.splits,
-            SPLITS_P=triton.next_power_of_2(scratch.splits), num_warps=2,
+            scratch.out, scratch.top, scratch.total, out, rows, scratch.splits,
+            HEADS=heads, D=d, DP=padded, SPLITS_P=_MOST_SPLITS, num_warps=2,
         )  # fmt: skip

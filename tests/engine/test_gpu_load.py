@@ -52,7 +52,7 @@ def test_an_8b_model_loads_in_4_gib_of_host_memory(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(tiny_config(architecture, torch.bfloat16)))
     shapes = list(expected_shapes(architecture).items())
     shards = 4
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         part = {
