@@ -250,7 +250,7 @@ class ChunkScratch:
 def splits_of(rows: int, heads: int, kv_heads: int) -> int:
     """How many parts the context of a chunk of `rows` rows is cut into."""
     blocks = kv_heads * triton.cdiv(rows * (heads // kv_heads), _ROWS_A_BLOCK)
-    return max(1, min(_MOST_SPLITS, _BLOCKS_WANTED // blocks))
+    return int(max(1, min(_MOST_SPLITS, _BLOCKS_WANTED // blocks)))
 
 
 def attend(qkv: torch.Tensor, cache: LayerCache, place: ChunkPlace, out: torch.Tensor, scratch: ChunkScratch) -> None:

@@ -32,7 +32,7 @@ from tests.checkpoints import Sizes, write_tiny_folder
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 CONTEXT = 1100  # buckets 256, 512, 1024, 1100
-CHUNKS = chunk_shapes(EngineConfig.prefill_chunk)
+CHUNKS = chunk_shapes(EngineConfig().prefill_chunk)
 CONFIGURED = 4 * len(buckets(CONTEXT)) + len(CHUNKS)
 FAMILIES = ("llama", "qwen3")
 
