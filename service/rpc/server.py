@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,19 +81,31 @@ class Edge:
 
 def build_server(transport: Transport, chat: ChatServicer, health: HealthServicer) -> Edge:
     """Make the server and take its port. ListenError, in one line, if the port cannot be had."""
+    _check_port(transport.listen)
     calls = CallInterceptor(transport.write_stall_s)
     server = grpc.aio.server(interceptors=(calls,), options=server_options(transport))
     chat_pb2_grpc.add_ChatServiceServicer_to_server(chat, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if transport.reflection:
         _add_reflection(server)
-    try:
-        port = server.add_insecure_port(transport.listen)
-    except RuntimeError:
-        port = 0
+    port = server.add_insecure_port(transport.listen)
     if port == 0:
-        raise ListenError(f"cannot listen on {transport.listen}: the port is taken or the address not ours")
+        raise ListenError(f"cannot listen on {transport.listen}")
     return Edge(server, calls, f"{transport.listen.rpartition(':')[0]}:{port}")
+
+
+def _check_port(listen: str) -> None:
+    """Try the port before gRPC does, which says what is wrong with it in lines of its own on standard error."""
+    host, _, port = listen.rpartition(":")
+    try:
+        for family, kind, protocol, _name, address in socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(address)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {listen}: {error.strerror}") from None
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

@@ -1,0 +1,300 @@
+"""The life of a whole server: loading, serving, leaving in order, and its ends when something breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from engine.errors import CheckpointError, FatalDeviceError
+from engine.events import Listener
+from service.app import EXIT_CANNOT_START, EXIT_DRAINED, EXIT_ENGINE_LOST, App
+from service.client import ChatClient, ChatError, Finished, Retries, UnavailableError
+from service.ops.health import Readiness
+from tests.fakes import FakeEngine, endless, saying
+from tests.service.running import in_flight, quick, running, until
+
+ONCE = Retries(attempts=1)
+ROOT = Path(__file__).parents[2]
+
+
+async def health_of(address: str) -> int:
+    async with grpc.aio.insecure_channel(address) as channel:
+        response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+    return int(response.status)
+
+
+async def end_of(asking: Any) -> Any:
+    """The answer, or the error."""
+    try:
+        return await asking
+    except ChatError as error:
+        return error
+
+
+class SlowLoad:
+    """Opens a fake engine when it is told to."""
+
+    def __init__(self, engine: FakeEngine | None = None, error: Exception | None = None) -> None:
+        self.may_open = threading.Event()
+        self._engine = engine or FakeEngine()
+        self._error = error
+
+    def __call__(self, listener: Listener) -> Any:
+        assert self.may_open.wait(20)
+        if self._error is not None:
+            raise self._error
+        return self._engine.opener()(listener)
+
+
+async def test_while_loading_health_answers_not_serving_and_chat_is_unavailable() -> None:
+    load = SlowLoad()
+    app = App(quick(), load)
+    await app.start()
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        assert await health_of(app.address) == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(UnavailableError) as caught:
+            await chat.ask("x")
+        assert caught.value.reason == "NOT_READY"
+        load.may_open.set()
+        await app.ready()
+        assert await health_of(app.address) == health_pb2.HealthCheckResponse.SERVING
+        assert (await chat.ask("x")).finished.reason == "stop"
+    await app.close()
+
+
+async def test_a_model_that_cannot_be_opened_ends_the_process() -> None:
+    load = SlowLoad(error=CheckpointError("model.gguf: is no GGUF file"))
+    app = App(quick(), load)
+    await app.start()
+    run = asyncio.create_task(app.run())
+    load.may_open.set()
+    with pytest.raises(CheckpointError):
+        await app.ready()
+
+    assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
+
+
+async def test_leaving_while_loading_ends_well() -> None:
+    load = SlowLoad()
+    app = App(quick(), load)
+    await app.start()
+    run = asyncio.create_task(app.run())
+    app.signal()
+    load.may_open.set()
+
+    assert await asyncio.wait_for(run, 15) == EXIT_DRAINED
+
+
+async def test_promise_04_the_running_turn_completes_and_queued_ones_are_told() -> None:
+    for _ in range(5):
+        engine = FakeEngine(answer=saying("the whole answer"))
+        engine.hold()
+        app = App(quick(), engine.opener())
+        await app.start()
+        await app.ready()
+        run = asyncio.create_task(app.run())
+        async with ChatClient(app.address, retries=ONCE) as chat:
+            first = asyncio.create_task(end_of(chat.ask("first")))
+            await until(lambda app=app: in_flight(app) == 1)  # type: ignore[misc]
+            queued = [asyncio.create_task(end_of(chat.ask("queued"))) for _ in range(4)]
+            await until(lambda app=app: in_flight(app) == 5)  # type: ignore[misc]
+            app.signal()
+            await until(lambda app=app: app.worker.load().draining)  # type: ignore[misc]
+            engine.allow(1)  # the engine's thread hears of it between two steps
+            ends = await asyncio.wait_for(asyncio.gather(*queued), 5)
+            assert all(isinstance(end, UnavailableError) and end.reason == "DRAINING" for end in ends)
+            assert app.health.state is Readiness.DRAINING
+            refused = await end_of(chat.ask("late"))
+            assert isinstance(refused, UnavailableError)
+            engine.release()
+            answer = await asyncio.wait_for(first, 5)
+            assert answer.text == "the whole answer"
+        assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+
+
+async def test_while_balancers_hear_of_it_new_turns_are_still_answered() -> None:
+    engine = FakeEngine(answer=saying("still here"))
+    app = App(quick(propagation_s=1.0), engine.opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        app.signal()
+        await until(lambda: app.health.state is Readiness.DRAINING)
+        assert await health_of(app.address) == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await chat.ask("x")).text == "still here"
+    assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+
+
+async def test_a_turn_that_outlives_the_grace_ends_with_draining() -> None:
+    engine = FakeEngine(answer=endless, context=1 << 20)
+    app = App(quick(grace_s=0.3), engine.opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        asking = asyncio.create_task(chat.ask("x"))
+        await until(lambda: in_flight(app) == 1)
+        app.signal()
+        answer = await asyncio.wait_for(asking, 5)
+    assert answer.finished.reason == "draining"
+    assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+
+
+async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
+    engine = FakeEngine(answer=endless, context=1 << 20)
+    app = App(quick(grace_s=600.0), engine.opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        asking = asyncio.create_task(chat.ask("x"))
+        await until(lambda: in_flight(app) == 1)
+        app.signal()
+        await until(lambda: app.worker.load().draining)
+        app.signal()
+        answer = await asyncio.wait_for(asking, 5)
+    assert isinstance(answer.finished, Finished)
+    assert answer.finished.reason == "draining"
+    assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+
+
+class Killed(BaseException):
+    """Ends a thread whatever it catches."""
+
+
+async def test_eng_03_a_dead_engine_thread_turns_health_off_and_ends_the_process() -> None:
+    engine = FakeEngine(answer=saying("never said"))
+    app = App(quick(), engine.opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        engine.fail(3, Killed())
+        killed_s = time.monotonic()
+        error = await asyncio.wait_for(end_of(chat.ask("x")), 5)
+        assert isinstance(error, ChatError)
+        await until(lambda: app.health.state is Readiness.ENGINE_LOST)
+        assert time.monotonic() - killed_s <= 5.0
+    assert await asyncio.wait_for(run, 15) == EXIT_ENGINE_LOST
+
+
+async def test_eng_05_after_a_fatal_device_error_nothing_is_answered_again() -> None:
+    engine = FakeEngine(answer=saying("never said"))
+    app = App(quick(), engine.opener())
+    await app.start()
+    await app.ready()
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        engine.fail(3, FatalDeviceError("device-side assert"))
+        asked_s = time.monotonic()
+        error = await asyncio.wait_for(end_of(chat.ask("x")), 5)
+        assert time.monotonic() - asked_s <= 1.0
+        assert isinstance(error, UnavailableError)
+        assert "device-side assert" not in str(error)
+        await until(lambda: app.health.state is Readiness.ENGINE_LOST)
+        assert await health_of(app.address) == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert isinstance(await end_of(chat.ask("again")), UnavailableError)
+    assert await asyncio.wait_for(app.run(), 15) == EXIT_ENGINE_LOST
+
+
+async def test_nothing_is_left_behind() -> None:
+    threads = threading.active_count()
+    for _ in range(3):
+        async with running(metrics_listen="127.0.0.1:0") as app, ChatClient(app.address) as chat:
+            await chat.ask("x")
+    await until(lambda: threading.active_count() <= threads + 1)  # gRPC keeps one
+
+
+def test_importing_the_app_loads_no_torch() -> None:
+    program = "import sys, service.app; print('torch' in sys.modules, 'transformers' in sys.modules)"
+
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment()
+    )
+
+    assert shown.stdout.split() == ["False", "False"]
+
+
+# As a process of its own.
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SOLOIST_")}
+    return {**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", **more}
+
+
+SERVE = """
+import sys
+import service.app
+from tests.fakes import FakeEngine, endless
+from service.settings import load_settings
+engine = FakeEngine(answer=endless, context=1 << 20)
+service.app.engine_factory = lambda config: engine.opener()
+sys.exit(service.app.run_server(load_settings({}, {**%r})))
+"""
+
+
+@contextmanager
+def serving(**settings: str) -> Iterator[subprocess.Popen[str]]:
+    given = {"SOLOIST_LISTEN": "127.0.0.1:0", "SOLOIST_METRICS_LISTEN": "off", "SOLOIST_PROPAGATION_S": "0", **settings}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE % given], stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def line_with(process: subprocess.Popen[str], holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    import json
+
+    assert process.stderr is not None
+    for line in process.stderr:
+        facts: dict[str, Any] = json.loads(line)
+        if holds(facts):
+            return facts
+    raise AssertionError("the server ended without saying so")
+
+
+def test_promise_04_sigterm_ends_a_process_with_0_within_the_grace() -> None:
+    with serving(SOLOIST_GRACE_S="1") as process:
+        address = line_with(process, lambda line: line["message"] == "ready")["grpc"]
+
+        async def talk() -> Any:
+            async with ChatClient(address, retries=ONCE) as chat:
+                asking = asyncio.create_task(end_of(chat.ask("x")))
+                await asyncio.sleep(0.5)  # the turn runs on for ever: any moment will do
+                process.send_signal(signal.SIGTERM)
+                return await asyncio.wait_for(asking, 10)
+
+        signalled_s = time.monotonic()
+        answer = asyncio.run(talk())
+        assert answer.finished.reason == "draining"
+        assert process.wait(10) == EXIT_DRAINED
+        assert time.monotonic() - signalled_s <= 0.5 + 1.0 + 2.0 + 1.0
+
+
+def test_a_taken_port_is_one_line_and_a_code() -> None:
+    with serving() as first:
+        address = line_with(first, lambda line: line["message"] == "ready")["grpc"]
+        with serving(SOLOIST_LISTEN=address) as second:
+            line = line_with(second, lambda line: line["level"] == "critical")
+            assert line["error"] == f"cannot listen on {address}: Address already in use"
+            assert second.wait(10) == EXIT_CANNOT_START
