@@ -27,8 +27,3 @@ def system(content: str) -> Said:
 def assistant(content: str) -> Said:
     """An assistant's message."""
     return Said("assistant", content)
-
-
-def as_dicts(messages: list[Said]) -> list[dict[str, str]]:
-    """The messages as `transformers` takes them."""
-    return [{"role": message.role, "content": message.content} for message in messages]

@@ -84,7 +84,8 @@ MISTRAL = Published(
 
 PHI3 = Published(
     "{% for message in messages %}{% if message['role'] == 'system' %}"
-    "{{'<|system|>\\n' + message['content'] + '<|end|>\\n'}}{% else %}{{'<|' ~ message['role'] ~ '|>\\n' ~ message['content'] ~ '<|end|>\\n'}}{% endif %}{% endfor %}"
+    "{{'<|system|>\\n' + message['content'] + '<|end|>\\n'}}{% else %}"
+    "{{'<|' ~ message['role'] ~ '|>\\n' ~ message['content'] ~ '<|end|>\\n'}}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}",
     ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
     config={"eos_token": "<|end|>"},

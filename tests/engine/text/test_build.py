@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.text import build_chat_text
 from engine.text.build import build_tokenizer
 from engine.text.pretokenizers import PRE_TOKENIZERS
 from engine.text.source import GgufTokenizer, JsonTokenizer
+from tests.engine.text.reference import reference_tokenizer
 
 _WORDS = [
     *"▁abcdefghilmnorstuwy,.",
@@ -115,6 +115,13 @@ def test_words_are_cut_as_the_name_says(name: str, text: str, words: list[str]) 
     assert [text[start:end] for _, (start, end) in cut] == words
 
 
+def test_txt_06_other_pre_tokenizers_have_the_ids_of_llama_cpp(embedded_source: GgufTokenizer) -> None:
+    data = json.loads((Path(__file__).parent / "data" / "pre_tokenizers.json").read_text())
+    for name, rows in data["ids"].items():
+        tokenizer = build_tokenizer(dataclasses.replace(embedded_source, pre=name))
+        assert [tokenizer.encode(text) for text in data["strings"]] == rows, name
+
+
 def test_txt_06_an_unknown_pre_tokenizer_is_named_and_the_known_are_listed(embedded_source: GgufTokenizer) -> None:
     with pytest.raises(UnsupportedModelError, match=r"'novel'.*known:.*qwen2.*smollm"):
         build_tokenizer(dataclasses.replace(embedded_source, pre="novel"))
@@ -166,7 +173,7 @@ _ADDED = [
 
 def test_json_harmless_text_has_the_ids_of_transformers(json_source: Callable[..., JsonTokenizer]) -> None:
     source = json_source(_ADDED)
-    reference = PreTrainedTokenizerFast(tokenizer_file=str(source.path))
+    reference = reference_tokenizer(str(source.path))
     tokenizer = build_tokenizer(source)
     for text in ("the cat sat", "x = 1\n        return ø", "Was 42?  안녕", "", " "):
         ids = reference.encode(text, add_special_tokens=False)
@@ -176,7 +183,7 @@ def test_json_harmless_text_has_the_ids_of_transformers(json_source: Callable[..
 
 def test_json_marked_text_has_the_ids_of_transformers(json_source: Callable[..., JsonTokenizer]) -> None:
     source = json_source(_ADDED)
-    reference = PreTrainedTokenizerFast(tokenizer_file=str(source.path))
+    reference = reference_tokenizer(str(source.path))
     tokenizer = build_tokenizer(source)
     for text in ("<|im_start|>user\nhi<|im_end|>", "<|user|> \n hello <think> x", "<|im_start|><|im_start|>"):
         assert tokenizer.encode_marked(tokenizer.mark(text)) == reference.encode(text, add_special_tokens=False)
@@ -217,7 +224,7 @@ def test_json_sentencepiece_style(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(data))
     tokenizer = build_tokenizer(JsonTokenizer(path, {"bos_token": "<s>"}))
-    reference = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    reference = reference_tokenizer(str(path))
     for text in ("hello world", "the 한 🙂", "  two"):
         ids = reference.encode(text, add_special_tokens=False)
         assert tokenizer.encode(text) == ids

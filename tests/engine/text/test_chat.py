@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
 from engine.checkpoint.source import Checkpoint
 from engine.errors import CheckpointError, InvalidRequestError, TemplateError
 from engine.text import ChatText, build_chat_text
 from engine.text.source import GgufTokenizer, JsonTokenizer
 from tests.checkpoints import tiny_tokenizer
-from tests.engine.text.conversation import Said, as_dicts, assistant, system, user
+from tests.engine.text.conversation import Said, assistant, system, user
+from tests.engine.text.reference import reference_prompt, reference_text
 from tests.engine.text.templates import PUBLISHED
 
 _HARMLESS = [
@@ -78,11 +78,8 @@ def test_harmless_messages_have_the_ids_of_transformers(
 ) -> None:
     published = PUBLISHED[name]
     source = json_source(published.added(), **published.config)
-    reference = PreTrainedTokenizerFast(
-        tokenizer_file=str(source.path), chat_template=published.source, **published.config
-    )
     chat = build_chat_text(source, published.source)
-    expected = reference.apply_chat_template(as_dicts(messages), add_generation_prompt=True)["input_ids"]
+    expected = reference_prompt(str(source.path), messages, chat_template=published.source, **published.config)
     assert chat.prompt_ids(messages) == expected
 
 
@@ -90,9 +87,7 @@ def test_harmless_messages_have_the_ids_of_transformers(
 def test_harmless_messages_of_the_embedded_model(
     embedded: ChatText, embedded_checkpoint: Checkpoint, messages: list[Said]
 ) -> None:
-    text = PreTrainedTokenizerFast(
-        tokenizer_object=tiny_tokenizer(), chat_template=embedded_checkpoint.chat_template
-    ).apply_chat_template(as_dicts(messages), add_generation_prompt=True, tokenize=False)
+    text = reference_text(tiny_tokenizer(), messages, chat_template=embedded_checkpoint.chat_template)
     assert embedded.prompt_ids(messages) == embedded.tokenizer.encode_marked(embedded.tokenizer.mark(text))
 
 
@@ -141,7 +136,7 @@ _CUTTERS = [
     "{{ messages[0].content | list | reject('equalto', 'x') | join }}",
     "{% for c in messages[0].content %}{% if c != 'x' %}{{ c }}{% endif %}{% endfor %}",
     "{% for w in messages[0].content.split('x') %}{{ w }}{% endfor %}",
-    "{% set n = namespace(t='') %}{% for w in messages[0].content %}{% set n.t = n.t ~ w.strip('x') %}{% endfor %}{{ n.t }}",
+    "{% set n = namespace(t='') %}{% for c in messages[0].content %}{% set n.t = n.t ~ c %}{% endfor %}{{ n.t[2:] }}",
     "{% macro m(t) %}{{ t | replace('x', '') }}{% endmacro %}{{ m(messages[0].content) }}",
     "{% set t %}{{ messages[0].content }}{% endset %}{{ t | replace('x', '') }}",
     "{% filter replace('x', '') %}{{ messages[0].content }}{% endfilter %}",
@@ -167,7 +162,7 @@ _CUTTERS = [
     "{{ messages[0].content.replace('x', '') * 2 }}",
     "{{ dict(a=messages[0].content.replace('x', '')).values() | list | first }}",
     "{{ cycler(messages[0].content.replace('x', '')).next() }}",
-    "{% macro m() %}{{ caller(messages[0].content.replace('x', '')) }}{% endmacro %}{% call(t) m() %}{{ t }}{% endcall %}",
+    "{% macro m() %}{{ caller(messages[0].content.strip('x')) }}{% endmacro %}{% call(t) m() %}{{ t }}{% endcall %}",
 ]
 
 
@@ -273,7 +268,6 @@ def test_added_token_that_swallows_space_around_contents(json_source: Callable[.
     added = [AddedToken("<|user|>", special=True, normalized=False, rstrip=True, lstrip=True)]
     source = json_source(added)
     template = "a {{ '<|user|>' }}{{ messages[0].content }}"
-    reference = PreTrainedTokenizerFast(tokenizer_file=str(source.path), chat_template=template)
     messages = [user("  spaced out ")]
-    expected = reference.apply_chat_template(as_dicts(messages))["input_ids"]
+    expected = reference_prompt(str(source.path), messages, chat_template=template)
     assert build_chat_text(source, template).prompt_ids(messages) == expected

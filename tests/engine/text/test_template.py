@@ -115,7 +115,7 @@ _HOSTILE = {
     "loop conditions": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
     "recursive loop": "{% for a in [[1]] recursive %}{{ loop([[1], [1]]) }}{% endfor %}",
     "macro recursion": "{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-    "macro fan-out": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    "macro fan-out": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(40) }}",
     "block recursion": "{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}",
     "caller recursion": "{% macro f() %}{% call f() %}{% endcall %}{% endmacro %}{{ f() }}",
     "text product": "{{ 'x' * 10000000000 }}",
