@@ -220,6 +220,7 @@ def test_ctrl_c_interrupts_the_answer_and_keeps_the_session(talk: Talk, engine: 
     chat.expect("> ")
     chat.type(CTRL_C)
     chat.expect("once more leaves")
+    chat.expect("> ")
     chat.type(CTRL_C)
     assert chat.leave() == 0
 
