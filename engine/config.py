@@ -7,6 +7,7 @@ from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
+Kernels = Literal["auto", "plain", "fused"]
 Graphs = Literal["on", "off", "strict"]
 GraphStages = Literal["greedy", "sampled", "truncated", "logprobs"]
 
@@ -19,6 +20,7 @@ class EngineConfig:
     precision: `auto` is float32 on the CPU and bfloat16 on CUDA.
     context: tokens a session may hold; None takes the model's own length, at most 8192.
     slots: sessions whose KV cache stays on the device.
+    kernels: `auto` takes the fused ones on CUDA in half precision, plain torch elsewhere.
     graphs: `strict` refuses to start without every graph.
     graph_context: longest context that graphs are captured for, tokens; None is the whole context.
     graph_stages: sampler stages that graphs are captured for; a turn that needs another runs eagerly.
@@ -33,6 +35,7 @@ class EngineConfig:
     precision: Precision = "auto"
     context: int | None = None
     slots: int = 4
+    kernels: Kernels = "auto"
     graphs: Graphs = "on"
     graph_context: int | None = None
     graph_stages: tuple[GraphStages, ...] = ("greedy", "sampled", "truncated", "logprobs")

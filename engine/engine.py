@@ -23,13 +23,13 @@ from engine.config import EngineConfig
 from engine.errors import ContextLengthError, DeviceError, GraphError, InvalidRequestError, StepError
 from engine.events import CaptureCause, EagerReason, Listener, PrefillDone, ignore
 from engine.kernels.ops import DecoderWeights
-from engine.kernels.plain import PlainOps
 from engine.model import Decoder, StepBuffers
 from engine.outputs import Prefilled, Token, TurnStep
 from engine.params import SamplingParams
 from engine.stepper import Flight, Stepper
 from engine.text import ChatText, build_chat_text
 from engine.threads import available_threads
+from engine.toolkit import Toolkit, fused_toolkit, plain_toolkit
 from engine.weights import load_weights
 
 DEFAULT_CONTEXT = 8192
@@ -102,8 +102,8 @@ class Engine:
         with faults.named():
             self._cache = KVCache(architecture, slots, context, dtype, device)
             buffers = StepBuffers.allocate(architecture, slots, len(self._end_ids), dtype, device)
-            ops = PlainOps(device, torch.get_num_threads())
-            self._decoder = Decoder(architecture, weights, self._cache, buffers, ops)
+            toolkit = _toolkit(config, architecture, dtype, device)
+            self._decoder = Decoder(architecture, weights, self._cache, buffers, toolkit)
             self._stepper = Stepper(self._decoder, config, context, slots, listener)
             with torch.inference_mode():
                 self._stepper.capture(CaptureCause.START)
@@ -155,7 +155,7 @@ class Engine:
             raise StepError("weights cannot be replaced while a context is open; close every context first")
         with faults.named(), torch.inference_mode():
             self._stepper.drop_graphs()
-            self._decoder.weights = weights
+            self._decoder.use(weights)
             self._stepper.capture(CaptureCause.WEIGHTS_CHANGED)
 
     def close(self) -> None:
@@ -252,6 +252,7 @@ class Engine:
             str(self._decoder.weights.head.dtype),
             self._checkpoint.digest(),
             self._decoder.architecture,
+            self._decoder.toolkit_name,
             self._chunk,
             torch.get_num_threads() if not self._stepper.lookahead else 0,
         )
@@ -276,6 +277,17 @@ def _precision(config: EngineConfig, device: torch.device) -> torch.dtype:
     if config.precision != "auto":
         return _PRECISIONS[config.precision]
     return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def _toolkit(config: EngineConfig, architecture: Architecture, dtype: torch.dtype, device: torch.device) -> Toolkit:
+    able = device.type == "cuda" and dtype != torch.float32
+    if config.kernels == "fused" and not able:
+        raise DeviceError(
+            "fused kernels need CUDA and half precision; use --kernels auto, or bfloat16 on a CUDA device"
+        )
+    if config.kernels == "plain" or not able:
+        return plain_toolkit(device)
+    return fused_toolkit(architecture, dtype, device)
 
 
 def _context(config: EngineConfig, architecture: Architecture) -> int:

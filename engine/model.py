@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from engine.architecture import Architecture
 from engine.cache import KVCache
-from engine.kernels.ops import DecoderWeights, LayerCache, LayerWeights, Linear, Ops, SlotTable
+from engine.kernels.ops import DecoderWeights, LayerCache, LayerWeights, Linear, SlotTable
 from engine.kernels.plain import head_norm, rms_norm, rotate
-from engine.sampler import Choice, SamplerTable, choose
+from engine.sampler import Choice, SamplerTable
 from engine.shapes import StepShape
+from engine.toolkit import Toolkit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,25 @@ class Decoder:
     """Weights, cache, buffers and the stages that play on them."""
 
     def __init__(
-        self, architecture: Architecture, weights: DecoderWeights, cache: KVCache, buffers: StepBuffers, ops: Ops
+        self,
+        architecture: Architecture,
+        weights: DecoderWeights,
+        cache: KVCache,
+        buffers: StepBuffers,
+        toolkit: Toolkit,
     ) -> None:
         self.architecture = architecture
-        self.weights = weights
         self.cache = cache
         self.buffers = buffers
-        self.ops = ops
+        self.ops = toolkit.ops
+        self.toolkit_name = toolkit.name
+        self._toolkit = toolkit
+        self.use(weights)
+
+    def use(self, weights: DecoderWeights) -> None:
+        """Play with these weights from now on."""
+        self.weights = weights
+        self._ending = self._toolkit.ending(weights, self.buffers, self.architecture.norm_eps)
 
     def step(self, shape: StepShape) -> None:
         """Play the active slot's next token: layers, logits, choice, and the next step's embedding."""
@@ -86,9 +99,7 @@ class Decoder:
             ops.linear_residual(b.attended, layer.out, b.x)
             ops.norm_gate_up(b.x, layer.gate_up, eps, b.hidden)
             ops.linear_residual(b.hidden, layer.down, b.x)
-        ops.head(b.x, w, eps, b.logits)
-        choose(b.logits[-1], shape.stages, b.slots, b.sampler, b.choice)
-        ops.embed(w.embedding, b.slots, b.x)
+        self._ending.conclude(shape.stages)
 
     def prefill(self, slot: int, start: int, ids: torch.Tensor) -> None:
         """Fill the cache of `slot` with the keys and values of ids `[n]` int64 at positions start .. start + n - 1."""

@@ -83,6 +83,10 @@ _ENGINE_KINDS: dict[str, tuple[Kind, str]] = {
     ),
     "context": (_OPTIONAL_COUNT, "tokens that a session may hold; auto takes the model's own length, at most 8192"),
     "slots": (count(1, 4096), "sessions whose KV cache stays on the device"),
+    "kernels": (
+        choice("auto", "plain", "fused"),
+        "auto takes the fused ones on CUDA in half precision, else plain torch",
+    ),
     "graphs": (choice("on", "off", "strict"), "strict refuses to start without every graph"),
     "graph_context": (
         _OPTIONAL_COUNT,
