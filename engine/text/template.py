@@ -76,7 +76,9 @@ class ChatTemplate:
                 if size > budget.max_chars:
                     budget.need_chars(size)
                 pieces.append(piece)
-            return joined("", pieces)
+            prompt = joined("", pieces)
+            prompt.encode("utf-8")  # a template can spell unpaired surrogates
+            return prompt
         except RefusalError as error:
             raise TemplateError(_sentence(error)) from error
         except BoundsError as error:
@@ -104,5 +106,5 @@ def _as_foreign(value: Any, counted: list[int]) -> Any:
 
 
 def _sentence(error: object) -> str:
-    text = str(error)
+    text = str(error).encode("utf-8", "replace").decode("utf-8")  # an error has to travel as UTF-8
     return text if len(text) <= _MAX_SENTENCE_CHARS else text[:_MAX_SENTENCE_CHARS] + "..."

@@ -161,6 +161,18 @@ _CUTTERS = [
     "{{ messages[0].content.replace('x', '').items | default(messages[0].content.replace('x', '')) }}",
     "{{ messages[0].content.replace('x', '') * 2 }}",
     "{{ dict(a=messages[0].content.replace('x', '')).values() | list | first }}",
+    "{{ dict(**{messages[0].content.replace('x', ''): 1}) | list | first }}",
+    "{% macro m() %}{{ kwargs | first }}{% endmacro %}{{ m(**{messages[0].content: 1}) }}",
+    "{% macro m() %}{{ varargs[0] }}{% endmacro %}{{ m(messages[0].content.replace('x', '')) }}",
+    "{{ messages[0].content.replace('x', '') | last }}{{ messages[0].content.replace('x', '') | reverse | reverse }}",
+    "{{ messages[0].content.replace('x', '') | list | sort | join }}",
+    "{{ [messages[0].content.replace('x', '')] | map('title') | map('lower') | join }}",
+    "{% for c in messages[0].content %}{{ c if c != 'x' }}{% endfor %}",
+    "{% set a, b = [messages[0].content.replace('x', ''), 1] %}{{ a }}",
+    "{{ (messages[0].content.replace('x', ''), 1) | join(',') }}{{ 1 ~ messages[0].content.replace('x', '') }}",
+    "{{ '' ~ {'k': messages[0].content.replace('x', '')}.k ~ '' }}{{ '%(k)s' % {'k': messages[0].content} }}",
+    "{{ '{k}'.format_map({'k': messages[0].content.replace('x', '')}) }}",
+    "{{ messages[0].content.replace('x', '') | truncate(99) }}{{ messages[0].content.casefold().replace('x', '') }}",
     "{{ cycler(messages[0].content.replace('x', '')).next() }}",
     "{% macro m() %}{{ caller(messages[0].content.strip('x')) }}{% endmacro %}{% call(t) m() %}{{ t }}{% endcall %}",
 ]
@@ -172,11 +184,7 @@ def test_promise_18_nothing_a_template_does_to_contents_makes_a_control_token(
     tiny_source: GgufTokenizer, template: str, content: str
 ) -> None:
     chat = build_chat_text(tiny_source, template)
-    try:
-        ids = chat.prompt_ids([user(content), user("xx")])
-    except TemplateError:
-        return
-    assert controls(chat, ids) == []
+    assert controls(chat, chat.prompt_ids([user(content), user("xx")])) == []
 
 
 @settings(max_examples=150, deadline=None)

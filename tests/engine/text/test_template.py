@@ -240,6 +240,8 @@ def test_a_broken_template_is_refused_at_the_start(source: str, sentence: str) -
     [
         ("{{ messages[9].content.strip() }}", "the chat template failed"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{{ '\\ud800' }}", "UnicodeEncodeError"),
+        ("{{ raise_exception('\\ud800 is not text') }}", "^messages: \\? is not text$"),
         ("{{ 'a' + 1 }}", "TypeError"),
         ("{{ raise_exception('Only é') }}", "^messages: Only é$"),
         ("{{ [1] * 250001 }}", "a list of 250,001 items; at most 250,000"),
