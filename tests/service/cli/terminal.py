@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 CTRL_C = "\x03"
 CTRL_D = "\x04"
@@ -41,6 +42,19 @@ class Terminal:
                 raise AssertionError(f"never saw {text!r} after: {self.seen[self._from :].decode(errors='replace')!r}")
         between, self._from = self.seen[self._from : at], at + len(wanted)
         return between.decode(errors="replace")
+
+    def at_prompt(self, prompt: str = "> ", timeout_s: float = 20.0) -> None:
+        """Wait until the command shows its prompt and sleeps until a key is pressed.
+
+        Between the two it cannot be interrupted at once: Python's readline looks at signals only when one comes while
+        it waits, so a Ctrl-C in that instant, which no person can hit, is heard with the next key.
+        """
+        self.expect(prompt, timeout_s)
+        ends = time.monotonic() + timeout_s
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < ends, "the command never waited for a key"
+            os.sched_yield()
 
     def leave(self, timeout_s: float = 20.0) -> int:
         """Wait until the command has ended, reading what it still shows; its exit code."""

@@ -38,7 +38,7 @@ def talk(server: ThreadedServer, environment: Environment) -> Iterator[Talk]:
         def start(*flags: str) -> Terminal:
             command = (*CHAT, "--target", server.target, *flags)
             opened = stack.enter_context(terminal(command, environment))
-            opened.expect("> ")
+            opened.at_prompt()
             return opened
 
         yield start
@@ -195,7 +195,7 @@ def test_a_conversation_keeps_its_session(talk: Talk, engine: FakeEngine) -> Non
     chat.expect("Paris.\r\n")
     assert " 0 cached" not in chat.expect("eager steps")
     assert text_of(engine.prompts[1]) == "user:Capital of France?\nassistant:Paris.\nuser:And of Italy?\n"
-    chat.expect("> ")
+    chat.at_prompt()
     chat.type(CTRL_D)
     assert chat.leave() == 0
 
@@ -217,10 +217,10 @@ def test_ctrl_c_interrupts_the_answer_and_keeps_the_session(talk: Talk, engine: 
     asked = text_of(engine.prompts[1])
     assert asked.startswith("user:Go on for ever\nassistant:word")
     assert asked.endswith("user:Still there?\n")
-    chat.expect("> ")
+    chat.at_prompt()
     chat.type(CTRL_C)
     chat.expect("once more leaves")
-    chat.expect("> ")
+    chat.at_prompt()
     chat.type(CTRL_C)
     assert chat.leave() == 0
 
@@ -234,7 +234,7 @@ def test_ctrl_c_in_an_answer_and_once_more_leaves(talk: Talk, engine: FakeEngine
     chat.expect("word")
     chat.type(CTRL_C)
     chat.expect("interrupted")
-    chat.expect("> ")
+    chat.at_prompt()
     chat.type(CTRL_C)
     assert chat.leave() == 0
     engine.release()
@@ -304,7 +304,7 @@ def test_history_is_there_the_next_time(talk: Talk, engine: FakeEngine, tmp_path
     chat = talk()
     chat.type("remember me\n")
     chat.expect("ok\r\n")
-    chat.expect("> ")
+    chat.at_prompt()
     chat.type(CTRL_D)
     assert chat.leave() == 0
     history = tmp_path / "state" / "soloist" / "chat_history"
@@ -325,6 +325,6 @@ def test_history_that_cannot_be_written_is_done_without(talk: Talk, engine: Fake
     chat = talk()
     chat.type("Hi\n")
     chat.expect("ok\r\n")
-    chat.expect("> ")
+    chat.at_prompt()
     chat.type(CTRL_D)
     assert chat.leave() == 0
