@@ -103,7 +103,8 @@ class Tokenizer:
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of text in which sentinels, and nothing else, stand for control tokens."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+        # A batch of one: `encode` would hold the interpreter's lock, and a long prompt with it every other thread.
+        return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def holds_marker(self, text: str) -> bool:
         """Whether somebody's text holds a sentinel: possible only by a leak, and always refused."""
