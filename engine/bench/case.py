@@ -18,7 +18,7 @@ from engine.bench.decode import measure_decode, profile_step
 from engine.bench.shapes import SHAPES, cache_bytes, weight_bytes
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoint.source import GenerationDefaults, JsonTokenizer, StoredTensor, TokenizerSource
-from engine.config import Device, EngineConfig, Graphs, Precision
+from engine.config import Device, EngineConfig, Graphs, Kernels, Precision
 from engine.engine import Engine
 from engine.errors import DeviceError, InvalidRequestError
 from engine.events import ignore
@@ -49,6 +49,7 @@ class DecodeCase:
     model: str
     device: Device
     precision: Precision
+    kernels: Kernels
     prompt_tokens: int
     new_tokens: int
     context: int | None
@@ -77,7 +78,8 @@ class DecodeResult:
     """One row of the table.
 
     Attributes:
-        step: `graph` or `eager`.
+        kernels: as asked for: auto, plain or fused.
+        step: `graph` or `eager`; `mixed` where a turn had both.
         bytes_per_token: weights with the output head, and keys and values at the middle of the answer.
         kernels_per_step, idle_share: of the device; None on a CPU. A kernel launched early counts as busy.
         steps, replays, eager_steps: decode steps of one turn, and how they were run.
@@ -85,6 +87,7 @@ class DecodeResult:
 
     model: str
     precision: str
+    kernels: str
     step: str
     seconds_per_token: float
     bytes_per_token: int
@@ -179,6 +182,7 @@ def open_endless(case: DecodeCase, graphs: Graphs) -> Engine:
         model=case.model,
         device=case.device,
         precision=case.precision,
+        kernels=case.kernels,
         context=case.held_context,
         slots=1,
         graphs=graphs,
@@ -207,6 +211,7 @@ def _measure(case: DecodeCase, engine: Engine) -> DecodeResult:
     return DecodeResult(
         model=case.model,
         precision=engine.info.precision,
+        kernels=case.kernels,
         step="graph" if timing.replays == timing.steps else "eager" if timing.replays == 0 else "mixed",
         seconds_per_token=timing.seconds_per_token,
         bytes_per_token=weight_bytes(architecture, element_bytes) + cache_bytes(architecture, element_bytes, middle),

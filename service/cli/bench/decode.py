@@ -15,7 +15,20 @@ from service.cli.bench.table import table
 if TYPE_CHECKING:
     from engine.bench.case import DecodeResult, DeviceFacts
 
-HEADS = ("model", "type", "step", "ms/token", "tokens/s", "MB/token", "GB/s", "share", "kernels", "idle", "CPU ms")
+HEADS = (
+    "model",
+    "type",
+    "kernels",
+    "step",
+    "ms/token",
+    "tokens/s",
+    "MB/token",
+    "GB/s",
+    "share",
+    "kernels/step",
+    "idle",
+    "CPU ms",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "float32", "bfloat16", "float16"),
         default=["auto"],
         help="default: float32 on the CPU, bfloat16 on CUDA",
+    )
+    parser.add_argument(
+        "--kernels",
+        nargs="+",
+        choices=("auto", "plain", "fused"),
+        default=["auto"],
+        help="default: fused ones on CUDA in half precision, else plain torch",
     )
     parser.add_argument("--prompt-tokens", type=int, default=32, metavar="N", help="default: %(default)s")
     parser.add_argument("--new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
@@ -58,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             model=model,
             device=arguments.device,
             precision=precision,
+            kernels=kernels,
             prompt_tokens=arguments.prompt_tokens,
             new_tokens=arguments.new_tokens,
             context=arguments.context,
@@ -67,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for model in arguments.model
         for precision in arguments.precision
+        for kernels in arguments.kernels
     ]
     facts = device_facts(arguments.device, arguments.threads)
     results: list[DecodeResult] = []
@@ -83,6 +105,7 @@ def _row(result: DecodeResult, facts: DeviceFacts) -> tuple[str, ...]:
     return (
         result.model,
         result.precision,
+        result.kernels,
         result.step,
         f"{result.seconds_per_token * 1e3:.3f}",
         f"{1 / result.seconds_per_token:.1f}",
