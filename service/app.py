@@ -42,6 +42,7 @@ EXIT_ENGINE_LOST = 3  # after it had started: the device context is gone and nev
 
 LOOK_EVERY_S = 0.5
 HANDLERS_END_S = 5.0
+WATCHERS_END_S = 0.1
 
 EngineFactory = Callable[[Listener], EnginePort]
 
@@ -178,7 +179,8 @@ class App:
         if not await self.worker.stop() and self._exit_code == EXIT_DRAINED:
             logger.error("the engine's thread did not end in time")
             self._exit_code = EXIT_ENGINE_LOST
-        await self._edge.server.stop(HANDLERS_END_S)
+        await self._edge.calls.wait_ended(HANDLERS_END_S, but_watchers=True)
+        await self._edge.server.stop(WATCHERS_END_S)
         if not await self._edge.calls.wait_ended(HANDLERS_END_S):
             logger.error("some handlers did not end in time")
         self._prompts.close()

@@ -79,13 +79,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, write_stall_s: float) -> None:
         self._write_stall_s = write_stall_s
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], Call] = {}
 
-    async def wait_ended(self, timeout_s: float) -> bool:
-        """Wait until every handler's clean-up is over; False if some still run after `timeout_s`."""
-        if not self._running:
+    async def wait_ended(self, timeout_s: float, *, but_watchers: bool = False) -> bool:
+        """Wait until every handler's clean-up is over; False if some still run after `timeout_s`.
+
+        `but_watchers` leaves out streams that never end by themselves, such as health's Watch.
+        """
+        tasks = [
+            task
+            for task, call in self._running.items()
+            if not (but_watchers and call.method.startswith(QUIET_PREFIXES))
+        ]
+        if not tasks:
             return True
-        _, pending = await asyncio.wait(tuple(self._running), timeout=timeout_s)
+        _, pending = await asyncio.wait(tasks, timeout=timeout_s)
         return not pending
 
     async def intercept_service(
@@ -148,7 +156,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def _one_call(self, call: Call, context: Context) -> AsyncIterator[None]:
         task = asyncio.current_task()
         assert task is not None  # grpc.aio serves each call in a task
-        self._running.add(task)
+        self._running[task] = call
         token = _current.set(call)
         started_s = time.monotonic()
         outcome = "CANCELLED"
@@ -177,7 +185,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         finally:
             _log_call(call, outcome, time.monotonic() - started_s)
             _current.reset(token)
-            self._running.discard(task)
+            del self._running[task]
 
 
 def _method_name(details: grpc.HandlerCallDetails) -> str:

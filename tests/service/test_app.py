@@ -99,7 +99,7 @@ async def test_leaving_while_loading_ends_well() -> None:
 
 
 async def test_promise_04_the_running_turn_completes_and_queued_ones_are_told() -> None:
-    for _ in range(5):
+    for _ in range(20):
         engine = FakeEngine(answer=saying("the whole answer"))
         engine.hold()
         app = App(quick(), engine.opener())
@@ -208,6 +208,18 @@ async def test_eng_05_after_a_fatal_device_error_nothing_is_answered_again() -> 
         assert await health_of(app.address) == health_pb2.HealthCheckResponse.NOT_SERVING
         assert isinstance(await end_of(chat.ask("again")), UnavailableError)
     assert await asyncio.wait_for(app.run(), 15) == EXIT_ENGINE_LOST
+
+
+async def test_a_watcher_of_health_does_not_keep_a_server_from_leaving() -> None:
+    app = App(quick(), FakeEngine().opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with grpc.aio.insecure_channel(app.address) as channel:
+        watch: Any = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        app.signal()
+        assert await asyncio.wait_for(run, 2) == EXIT_DRAINED
 
 
 async def test_nothing_is_left_behind() -> None:
