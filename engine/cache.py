@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
 import torch
 
 from engine.architecture import Architecture
@@ -91,7 +93,12 @@ class KVCache:
     ) -> None:
         shape = (architecture.layers, 2, slots, architecture.kv_heads, context, architecture.head_dim)
         # Zeros, not garbage: masked positions are multiplied by a zero weight, and 0 * NaN is NaN.
-        self._data = torch.zeros(shape, dtype=dtype, device=device)
+        if device.type == "cpu":
+            # numpy leaves zero pages to the system until they are written; torch would touch them all now.
+            room = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+            self._data = torch.from_numpy(room).view(dtype).view(shape)
+        else:
+            self._data = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = tuple(LayerCache(self._data[i, 0], self._data[i, 1]) for i in range(architecture.layers))
         self._free = list(range(slots))[::-1]
 
