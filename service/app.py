@@ -21,7 +21,7 @@ from engine.events import EngineEvent, Listener
 from service.conversation import Conversations
 from service.events import Load, ServiceEvent, TokenMade
 from service.ops.drain import Drain, DrainTimes, Phase
-from service.ops.health import HEARTBEAT_LIMIT_S, Health, Readiness
+from service.ops.health import Health, Readiness
 from service.ops.logs import LogEvents, set_up_logs
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
 from service.port import EnginePort
@@ -219,8 +219,8 @@ class App:
             if self.worker.state in (WorkerState.READY, WorkerState.DRAINING):
                 if not self.worker.alive:
                     self._lose_engine(RuntimeError("the engine's thread died"))
-                elif self.worker.heartbeat_age_s > HEARTBEAT_LIMIT_S:
-                    self._lose_engine(RuntimeError(f"the engine did nothing for {HEARTBEAT_LIMIT_S:g} s"))
+                elif self.worker.heartbeat_age_s > self.settings.hang_s:
+                    self._lose_engine(RuntimeError(f"the engine made no step for {self.settings.hang_s:g} s"))
 
     def _lose_engine(self, error: BaseException) -> None:
         if self.health.state is Readiness.ENGINE_LOST:

@@ -25,9 +25,6 @@ _NEXT: dict[Readiness, frozenset[Readiness]] = {
     Readiness.ENGINE_LOST: frozenset(),
 }
 
-# A prefill chunk is one beat, and on a small CPU it takes seconds; a thread that is dead is seen at the next look.
-HEARTBEAT_LIMIT_S = 60.0
-
 
 class Health:
     """Readiness, and who wants to know when it changes. All calls from the event loop's thread."""

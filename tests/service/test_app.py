@@ -192,6 +192,21 @@ async def test_eng_03_a_dead_engine_thread_turns_health_off_and_ends_the_process
     assert await asyncio.wait_for(run, 15) == EXIT_ENGINE_LOST
 
 
+async def test_eng_03_an_engine_that_hangs_is_given_up() -> None:
+    engine = FakeEngine(answer=saying("never said"))
+    engine.hold()
+    app = App(quick(hang_s=1.5), engine.opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        asking = asyncio.create_task(end_of(chat.ask("x")))
+        await until(lambda: app.health.state is Readiness.ENGINE_LOST)
+        engine.release()
+        assert await asyncio.wait_for(run, 30) == EXIT_ENGINE_LOST
+        await asking
+
+
 async def test_eng_05_after_a_fatal_device_error_nothing_is_answered_again() -> None:
     engine = FakeEngine(answer=saying("never said"))
     app = App(quick(), engine.opener())
