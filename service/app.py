@@ -218,9 +218,9 @@ class App:
             self._show_load()
             if self.worker.state in (WorkerState.READY, WorkerState.DRAINING):
                 if not self.worker.alive:
-                    self._lose_engine(RuntimeError("the engine's thread died"))
+                    self.worker.give_up(RuntimeError("the engine's thread died"))
                 elif self.worker.heartbeat_age_s > self.settings.hang_s:
-                    self._lose_engine(RuntimeError(f"the engine made no step for {self.settings.hang_s:g} s"))
+                    self.worker.give_up(RuntimeError(f"the engine made no step for {self.settings.hang_s:g} s"))
 
     def _lose_engine(self, error: BaseException) -> None:
         if self.health.state is Readiness.ENGINE_LOST:

@@ -64,8 +64,8 @@ class Worker:
         clock: monotonic seconds; deadlines of requests are read on it.
         listener: hears what happens to turns, in the loop.
         engine_listener: hears what the engine does, in the engine's thread: it must be quick and thread-safe.
-        on_fatal: called in the loop, once every turn has been told, when the thread ended without being asked to,
-            a failure to open the engine included. The process must then end with a non-zero code.
+        on_fatal: called in the loop, once every turn has been told, when the thread ended without being asked to or
+            was given up, a failure to open the engine included. The process must then end with a non-zero code.
     """
 
     def __init__(
@@ -139,6 +139,11 @@ class Worker:
             return False
         await asyncio.to_thread(self._thread.join, timeout_s)
         return not self._thread.is_alive()
+
+    def give_up(self, error: BaseException) -> None:
+        """The thread is dead or hangs: every turn is told now. What it still has to say is not heard."""
+        if not self._gone.is_set():
+            self._lose(error)
 
     # What others may know.
 
@@ -222,6 +227,8 @@ class Worker:
     # What comes from the thread.
 
     def _deliver(self, turn_id: int | None, what: Happening | Notice) -> None:
+        if self._gone.is_set():
+            return  # everybody was told the end already
         if isinstance(what, Opened):
             self._opened.set()
             if self._state is WorkerState.LOADING:

@@ -202,9 +202,11 @@ async def test_eng_03_an_engine_that_hangs_is_given_up() -> None:
     async with ChatClient(app.address, retries=ONCE) as chat:
         asking = asyncio.create_task(end_of(chat.ask("x")))
         await until(lambda: app.health.state is Readiness.ENGINE_LOST)
+        error = await asyncio.wait_for(asking, 1)  # while the engine still hangs
+        assert isinstance(error, UnavailableError)
+        assert error.reason == "ENGINE_LOST"
         engine.release()
         assert await asyncio.wait_for(run, 30) == EXIT_ENGINE_LOST
-        await asking
 
 
 async def test_eng_05_after_a_fatal_device_error_nothing_is_answered_again() -> None:
