@@ -65,7 +65,9 @@ def engine_factory(config: EngineConfig) -> EngineFactory:
     def open_engine(listener: Listener) -> EnginePort:
         from engine.engine import Engine
 
-        return cast("EnginePort", Engine.open(config, listener))
+        engine = Engine.open(config, listener)
+        engine.text.check_template()  # else every chat would fail later
+        return cast("EnginePort", engine)
 
     return open_engine
 
@@ -201,11 +203,18 @@ class App:
         self._chat.serve(model, Conversations(self.worker), self.worker.load)
         if self.health.state is Readiness.LOADING:
             self._move_health(Readiness.SERVING)
+        if model.slots < self.settings.engine.slots:
+            fewer = {"asked_for": self.settings.engine.slots, "fit": model.slots}
+            logger.warning("the device has room for fewer KV slots than asked for", extra={"fields": fewer})
         fields = {
             "model": model.name,
             "device": model.device,
             "precision": model.precision,
             "graphs": f"{model.graphs().captured} captured" if graphs == "on" else f"none: {graphs}",
+            "graph_pool_mib": model.graphs().pool_bytes >> 20,
+            "kv_slots": model.slots,
+            "kv_tokens": model.slots * model.context,
+            "kv_mib": model.kv_bytes >> 20,
             "grpc": self.address,
             "metrics": self.metrics_address or "off",
         }

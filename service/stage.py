@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from engine.errors import EngineError, FatalDeviceError, InvalidRequestError
+from engine.errors import DeviceError, EngineError, FatalDeviceError, InvalidRequestError
 from engine.events import EngineEvent, Listener
 from engine.outputs import Prefilled, TurnStep
 from service.errors import DeadlineExceededError, DrainingError, SlowReaderError
@@ -106,7 +106,13 @@ class Stage:
                 self._play(self._performances[turn_id])  # one prefill chunk or one token
 
     def _open(self) -> None:
-        self.engine = engine = self._factory(self._hear)
+        engine = self._factory(self._hear)
+        if engine.info.slots < self._limits.active_turns:
+            raise DeviceError(
+                f"the device has room for {engine.info.slots} sessions, fewer than the {self._limits.active_turns} "
+                "turns that may play at once; use a smaller --max-active-turns or a shorter --context"
+            )
+        self.engine = engine
         self._contexts = Contexts(engine)
         self._limits = replace(self._limits, slots=min(self._limits.slots, engine.info.slots))
         self._scheduler = Scheduler(self._limits)

@@ -51,14 +51,16 @@ class ChatText:
     Attributes:
         tokenizer: the model's tokenizer.
         end_ids: every id that ends an answer: the union of all that the checkpoint says.
-        has_template: whether `prompt_ids` can work.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, end_ids: Iterable[int]) -> None:
         self.tokenizer = tokenizer
         self.end_ids = frozenset(end_ids)
-        self.has_template = template is not None
         self._template = template
+
+    def check_template(self) -> None:
+        """Raise CheckpointError where the checkpoint has no chat template, without which there is no prompt."""
+        self._required_template()
 
     def prompt_ids(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
         """Ids of the conversation, up to where the assistant begins to speak.
@@ -71,11 +73,7 @@ class ChatText:
         Raises InvalidRequestError for a bad message, TemplateError where the template refuses them, CheckpointError
         where the checkpoint has no chat template.
         """
-        if self._template is None:
-            raise CheckpointError(
-                "the model has no chat template, so there is no telling how it wants a conversation written: serve an "
-                "instruction-tuned model, or add `chat_template.jinja` to the model's folder"
-            )
+        template = self._required_template()
         for number, message in enumerate(messages):
             if message.role not in ROLES:
                 raise InvalidRequestError(
@@ -84,7 +82,7 @@ class ChatText:
             for part in ("content", "name"):
                 if (text := getattr(message, part)) is not None:
                     check_text(text, f"messages[{number}].{part}")
-        rendered = self._template.render(
+        rendered = template.render(
             [
                 {"role": message.role, "content": message.content}
                 | ({} if message.name is None else {"name": message.name})
@@ -101,6 +99,14 @@ class ChatText:
     def answer(self, stop: Sequence[str] = ()) -> AnswerText:
         """The text of a new answer, to end before any of the `stop` texts."""
         return AnswerText(self.tokenizer, stop)
+
+    def _required_template(self) -> ChatTemplate:
+        if self._template is None:
+            raise CheckpointError(
+                "the model has no chat template, so there is no telling how it wants a conversation written: serve an "
+                "instruction-tuned model, or add `chat_template.jinja` to the model's folder"
+            )
+        return self._template
 
     def _with_one_bos(self, ids: list[int]) -> list[int]:
         bos = self.tokenizer.bos_id

@@ -12,12 +12,16 @@ from service.rpc.prompts import PromptText
 
 
 class InfoFacts(Protocol):
-    """The part of engine.EngineInfo that clients are told."""
+    """The part of engine.EngineInfo that clients and operators are told."""
 
     @property
     def name(self) -> str: ...
     @property
     def context(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...
     @property
     def device(self) -> str: ...
     @property
@@ -71,10 +75,12 @@ class ModelPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """An opened model. `graphs` is asked each time, since the pool may change; `context` is in tokens."""
+    """An opened model. `graphs` is asked each time, since the pool may change; a slot holds `context` tokens."""
 
     name: str
     context: int
+    slots: int
+    kv_bytes: int
     device: str
     precision: str
     fingerprint: str
@@ -90,6 +96,8 @@ def served_model(engine: ModelPort) -> ServedModel:
     return ServedModel(
         name=info.name,
         context=info.context,
+        slots=info.slots,
+        kv_bytes=info.kv_bytes,
         device=info.device,
         precision=info.precision,
         fingerprint=info.fingerprint,

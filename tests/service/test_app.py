@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -18,11 +19,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from engine.errors import CheckpointError, FatalDeviceError
-from engine.events import Listener
-from service.app import EXIT_CANNOT_START, EXIT_DRAINED, EXIT_ENGINE_LOST, App
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, DeviceError, FatalDeviceError
+from engine.events import Listener, ignore
+from service.app import EXIT_CANNOT_START, EXIT_DRAINED, EXIT_ENGINE_LOST, App, engine_factory
 from service.client import ChatClient, ChatError, Finished, Retries, UnavailableError
 from service.ops.health import Readiness
+from tests.checkpoints import write_tiny_folder
 from tests.fakes import FakeEngine, endless, saying
 from tests.service.running import in_flight, quick, running, until
 
@@ -85,6 +88,38 @@ async def test_a_model_that_cannot_be_opened_ends_the_process() -> None:
         await app.ready()
 
     assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
+
+
+async def test_a_device_without_room_for_the_turns_at_once_ends_the_process_with_what_would_be_right() -> None:
+    app = App(quick(max_active_turns=3), FakeEngine(slots=2).opener())
+    await app.start()
+    run = asyncio.create_task(app.run())
+    with pytest.raises(DeviceError, match=r"room for 2 sessions, fewer than the 3 turns.*--max-active-turns"):
+        await app.ready()
+
+    assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
+
+
+async def test_the_log_says_how_much_room_there_is_and_that_it_is_less_than_asked_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("soloist"), "propagate", True)
+    with caplog.at_level(logging.INFO, "soloist"):
+        async with running(FakeEngine(slots=2, context=1000)):
+            pass
+    fields = {record.getMessage(): getattr(record, "fields", {}) for record in caplog.records}
+
+    assert fields["the device has room for fewer KV slots than asked for"] == {"asked_for": 4, "fit": 2}
+    sizes = {name: fields["ready"][name] for name in ("kv_slots", "kv_tokens", "kv_mib", "graph_pool_mib")}
+    assert sizes == {"kv_slots": 2, "kv_tokens": 2000, "kv_mib": 1, "graph_pool_mib": 0}
+
+
+def test_a_model_without_a_chat_template_is_refused_before_anybody_asks(tmp_path: Path) -> None:
+    folder = write_tiny_folder(tmp_path)
+    (folder / "chat_template.jinja").unlink()
+
+    with pytest.raises(CheckpointError, match="no chat template"):
+        engine_factory(EngineConfig(model=str(folder), device="cpu"))(ignore)
 
 
 async def test_leaving_while_loading_ends_well() -> None:
@@ -240,11 +275,15 @@ async def test_a_watcher_of_health_does_not_keep_a_server_from_leaving() -> None
 
 
 async def test_nothing_is_left_behind() -> None:
-    threads = threading.active_count()
-    for _ in range(3):
+    async def live() -> None:
         async with running(metrics_listen="127.0.0.1:0") as app, ChatClient(app.address) as chat:
             await chat.ask("x")
-    await until(lambda: threading.active_count() <= threads + 1)  # gRPC keeps one
+
+    await live()  # gRPC and the loop's executor keep a thread each, once they have begun
+    threads = threading.active_count()
+    for _ in range(3):
+        await live()
+    await until(lambda: threading.active_count() <= threads)
 
 
 def test_importing_the_app_loads_no_torch() -> None:

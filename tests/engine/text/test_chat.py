@@ -255,9 +255,9 @@ def test_an_unknown_role_is_refused_by_name(embedded: ChatText) -> None:
 
 def test_without_a_template_the_error_says_what_to_do(tiny_source: GgufTokenizer) -> None:
     chat = build_chat_text(tiny_source, None)
-    assert not chat.has_template
-    with pytest.raises(CheckpointError, match=r"no chat template.*instruction-tuned.*chat_template\.jinja"):
-        chat.prompt_ids([user("x")])
+    for call in (chat.check_template, lambda: chat.prompt_ids([user("x")])):
+        with pytest.raises(CheckpointError, match=r"no chat template.*instruction-tuned.*chat_template\.jinja"):
+            call()
 
 
 def test_threads_may_share_one(embedded: ChatText) -> None:
