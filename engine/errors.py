@@ -63,5 +63,16 @@ class OutOfDeviceMemoryError(StepError):
     """The device had no room for this turn's work."""
 
 
+class ReplayError(EngineError):
+    """An answer that was to be repeated came out differently: other numerics made it, or the ids are not its own."""
+
+    def __init__(self, index: int, emitted_id: int, made_id: int) -> None:
+        super().__init__(
+            f"token {index} of the answer so far is {emitted_id}, and comes out as {made_id} here; resume it where it "
+            "began, or in FAST mode"
+        )
+        self.index = index
+
+
 class FatalDeviceError(EngineError):
     """The device context is lost (a sticky CUDA error). The process must end: it never serves again."""

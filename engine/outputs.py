@@ -5,15 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.events import EagerReason
+from engine.history import Segment
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """`done` of `total` prompt tokens are in the KV cache, `cached` of them from an earlier turn."""
+    """`done` of `total` tokens to read are in the KV cache, `cached` of them from an earlier turn.
+
+    A turn's first one also says what its exact resumption will need: how the `cached` tokens came about (`history`),
+    and how many tokens of the answer are read like a prompt (`read`, see engine.history.Resumption).
+    """
 
     cached: int
     done: int
     total: int
+    history: tuple[Segment, ...] = ()
+    read: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One decode step repeated a token that was known; `eager` says why it was no replay of a graph."""
+
+    eager: EagerReason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +49,4 @@ class Token:
     top: tuple[tuple[int, float], ...] = ()
 
 
-TurnStep = Prefilled | Token
+TurnStep = Prefilled | Replayed | Token

@@ -108,8 +108,15 @@ class SamplerTable:
             blocks=torch.arange((vocabulary + 3) // 4, dtype=torch.int64, device=device),
         )
 
-    def write(self, slot: int, params: SamplingParams, prompt_ids: Sequence[int], end_ids: Sequence[int]) -> None:
-        """Set one slot up for a turn."""
+    def write(
+        self,
+        slot: int,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        end_ids: Sequence[int],
+        answered: Sequence[int] = (),
+    ) -> None:
+        """Set one slot up for a turn whose answer already holds the ids `answered`."""
         device = self.numbers.device
         temperature = 1.0 if params.greedy else params.temperature
         numbers = (
@@ -133,7 +140,11 @@ class SamplerTable:
             return  # this stage reads no counts
         self.counts[slot].zero_()
         self.seen[slot].zero_()
-        self.seen[slot].index_fill_(0, torch.tensor(prompt_ids, dtype=torch.int64, device=device), True)
+        read = torch.tensor([*prompt_ids, *answered], dtype=torch.int64, device=device)
+        self.seen[slot].index_fill_(0, read, True)
+        if answered:
+            said = read[len(prompt_ids) :]
+            self.counts[slot].index_add_(0, said, torch.ones_like(said, dtype=torch.int32))
         self.bias[slot].zero_()
         if params.logit_bias:
             ids = torch.tensor(list(params.logit_bias), dtype=torch.int64, device=device)
