@@ -211,7 +211,6 @@ def _tell(text: str) -> None:
 
 
 def _positive(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {value!r}")
+    return int(value)

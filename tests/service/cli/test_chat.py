@@ -78,6 +78,16 @@ def test_system_message_and_limits_are_sent(
     assert text_of(engine.prompts[0]) == "system:Be brief.\nuser:Hi\n"
 
 
+@pytest.mark.parametrize("limit", ["0", "-3", "many"])
+def test_a_limit_that_is_none_is_refused_with_what_would_be_right(
+    server: ThreadedServer, environment: Environment, limit: str
+) -> None:
+    done = piped(server, environment, "--prompt", "Hi", f"--max-tokens={limit}")
+    assert done.returncode == 2
+    assert_one_line(done.stderr)
+    assert f"--max-tokens: must be a whole number of at least 1; got '{limit}'" in done.stderr.decode()
+
+
 def test_stats_go_to_stderr(server: ThreadedServer, environment: Environment) -> None:
     done = piped(server, environment, "--prompt", "Hi", "--stats")
     for part in (b"tokens/s", b"first token", b"replays", b"eager steps 0"):
