@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import cast
 
 from engine.config import EngineConfig
@@ -20,17 +21,21 @@ from engine.errors import EngineError
 from engine.events import EngineEvent, Listener
 from service.conversation import Conversations
 from service.events import Load, ServiceEvent, TokenMade
+from service.keys import KeyFile, KeyFileError
 from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
 from service.ops.logs import LogEvents, set_up_logs
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
 from service.port import EnginePort
+from service.rpc.access import Access
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
 from service.rpc.prompts import PromptRoom
 from service.rpc.server import Edge, ListenError, Transport, build_server
 from service.rpc.servicer import SERVICE_NAME, ChatServicer, EdgeLimits
+from service.rpc.tls import TlsError, TlsFiles
 from service.scheduler import Limits
+from service.setting_rules import is_loopback
 from service.settings import Settings
 from service.worker import Worker, WorkerState
 
@@ -116,12 +121,17 @@ class App:
         """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
         try:
             self._edge = build_server(
-                _transport(self.settings), self._chat, HealthServicer(self.health, (SERVICE_NAME,))
+                _transport(self.settings),
+                _access(self.settings),
+                self._chat,
+                HealthServicer(self.health, (SERVICE_NAME,)),
             )
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
-        except (ListenError, MetricsAddressError) as error:
+        except (ListenError, TlsError, KeyFileError, MetricsAddressError) as error:
             raise StartError(str(error)) from None
+        if self.settings.keys is not None and self.settings.tls_cert is None and not is_loopback(self.settings.listen):
+            logger.warning("keys travel in plain text: give --tls-cert and --tls-key, or end TLS before this server")
         await self._edge.server.start()
         self.worker.start()
         fields = {"grpc": self.address, "metrics": self.metrics_address or "off", "version": version()}
@@ -320,4 +330,17 @@ def _transport(settings: Settings) -> Transport:
         connection_age_grace_s=settings.connection_age_grace_s,
         reflection=settings.reflection,
         write_stall_s=settings.write_stall_s,
+        tls=_tls(settings),
     )
+
+
+def _tls(settings: Settings) -> TlsFiles | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    client_ca = None if settings.tls_client_ca is None else Path(settings.tls_client_ca)
+    return TlsFiles(Path(settings.tls_cert), Path(settings.tls_key), client_ca)
+
+
+def _access(settings: Settings) -> Access:
+    keys = None if settings.keys is None else KeyFile(Path(settings.keys))
+    return Access(keys, open_reflection=settings.open_reflection)

@@ -41,12 +41,37 @@ class DeadlineUnmeetableError(RetryLaterError):
         self.predicted_s = predicted_s
 
 
+class CallerLimitError(RetryLaterError):
+    """This caller has as many turns as it may have, whatever room there is."""
+
+    def __init__(self, max_turns: int, retry_after_s: float = 1.0) -> None:
+        super().__init__(f"you have {max_turns} turns waiting or playing, which is all that you may", retry_after_s)
+        self.max_turns = max_turns
+
+
+class UnauthenticatedError(RefusedError):
+    """Nobody whom the operator knows. It says the same whatever was wrong: anything more would help a guess."""
+
+    def __init__(self) -> None:
+        super().__init__("this server answers to those it knows: send `authorization: Bearer KEY` with a valid key")
+
+
 class SessionBusyError(RefusedError):
     """The session has one turn playing and one waiting; a third would not know which history it continues."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session {session_id!r} has a turn playing and another waiting; wait for one of them to end")
         self.session_id = session_id
+
+
+class OtherNumericsError(RefusedError):
+    """An answer cannot go on exactly here: other numerics made it."""
+
+    def __init__(self, made_by: str, here: str) -> None:
+        super().__init__(
+            f"the answer was made with numerics {made_by}, this server has {here}; resume it on a server with the same, "
+            "or in FAST mode"
+        )
 
 
 class NotReadyError(RefusedError):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.history import Resumption
 from engine.params import SamplingParams
 
 
@@ -21,6 +22,13 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     DRAINING = "draining"
+
+
+class ResumeMode(StrEnum):
+    """How an answer that was broken off goes on. The metrics label has exactly these values."""
+
+    EXACT = "exact"
+    FAST = "fast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class TurnRequest:
         priority: higher first.
         deadline_s: when the turn must have ended, or None.
         caller: who asks; sessions of different callers never meet, whatever they are called.
+        resumption: the answer so far, where one that was broken off goes on.
     """
 
     request_id: str
@@ -55,6 +64,19 @@ class TurnRequest:
     priority: int = 0
     deadline_s: float | None = None
     caller: str = ""
+    resumption: Resumption | None = None
+
+    @property
+    def resumed(self) -> ResumeMode | None:
+        """How it goes on, or None for a new answer."""
+        if self.resumption is None:
+            return None
+        return ResumeMode.EXACT if self.resumption.exact else ResumeMode.FAST
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Ids of the answer that its reader has."""
+        return self.resumption.emitted if self.resumption is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +98,15 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The turn left the queue and its prompt is being read."""
+    """The turn left the queue and its prompt is being read. `resume_token` is empty where it cannot be resumed."""
 
     request_id: str
     prompt_tokens: int
     cached_tokens: int
     queue_s: float
     seed: int
+    resumed: ResumeMode | None = None
+    resume_token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +129,7 @@ class GraphUse:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The turn's one end."""
+    """The turn's one end. `completion_tokens` counts what a resumed answer had before."""
 
     reason: FinishReason
     prompt_tokens: int
@@ -118,6 +142,7 @@ class Finished:
     decode_s: float
     stop_text: str | None = None
     stop_token_id: int | None = None
+    resume_token: bytes = b""
 
 
 TurnEvent = Started | Delta | Finished
@@ -128,6 +153,7 @@ class Refusal(StrEnum):
 
     INVALID_REQUEST = "invalid_request"
     QUEUE_FULL = "queue_full"
+    CALLER_LIMIT = "caller_limit"
     DEADLINE_UNMEETABLE = "deadline_unmeetable"
     SESSION_BUSY = "session_busy"
     NOT_READY = "not_ready"
@@ -185,6 +211,7 @@ class TurnStarted:
     queue_s: float
     prompt_tokens: int
     cached_tokens: int
+    resumed: ResumeMode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ class Kind:
         parse: text to value; ValueError with what would be right.
         show: value to the text an operator would write.
         many: the text may be a YAML list, too.
+        alone: what its flag says without a value; None needs one.
     """
 
     metavar: str
     parse: Callable[[str], Any]
     show: Callable[[Any], str] = str
     many: bool = False
+    alone: str | None = None
 
 
 def _text(value: str) -> str:
@@ -50,7 +52,7 @@ def _listen_address(value: str) -> str:
 
 
 text = Kind("TEXT", _text)
-flag = Kind("BOOL", _flag, lambda value: "true" if value else "false")
+flag = Kind("BOOL", _flag, lambda value: "true" if value else "false", alone="true")
 listen_address = Kind("HOST:PORT", _listen_address)
 
 

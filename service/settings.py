@@ -13,11 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from engine.config import EngineConfig
+from service.setting_rules import broken_rules
 from service.setting_types import (
     Kind,
     choice,
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX = "SOLOIST_"
 CONFIG = "config"
 
-LogFormat = Literal["auto", "human", "json"]
-
 
 class SettingsError(Exception):
     """A setting is misspelt, malformed or out of range. One line: where, what is wrong, what is right."""
+
+
+_OPTIONAL_FILE = optional(text, "none")
 
 
 def _setting(default: Any, kind: Kind, help_text: str) -> Any:
@@ -56,6 +58,11 @@ class Settings:
     metrics_listen: str | None = _setting(
         "127.0.0.1:9400", optional(listen_address, "off"), "address of the Prometheus endpoint, HOST:PORT, or `off`"
     )
+    tls_cert: str | None = _setting(None, _OPTIONAL_FILE, "PEM certificate and chain: the gRPC port speaks TLS")
+    tls_key: str | None = _setting(None, _OPTIONAL_FILE, "PEM key of the certificate")
+    tls_client_ca: str | None = _setting(None, _OPTIONAL_FILE, "PEM certificates: only clients that they sign may call")
+    keys: str | None = _setting(None, _OPTIONAL_FILE, "YAML file of API keys: only who sends one of them may call")
+    insecure: bool = _setting(False, flag, "listen beyond the loopback with neither TLS nor keys")
     queue_depth: int = _setting(16, count(1, 10_000), "turns that may wait; one more is refused")
     max_active_turns: int = _setting(1, count(1, 64), "turns that may share the device, token by token")
     max_streams: int = _setting(100, count(1, 100), "concurrent streams of one connection")
@@ -70,6 +77,7 @@ class Settings:
     connection_age_s: float = _setting(1800.0, seconds(1, 86_400), "connections are asked to reconnect after")
     connection_age_grace_s: float = _setting(600.0, seconds(1, 86_400), "and closed so long after that")
     reflection: bool = _setting(True, flag, "serve gRPC reflection")
+    open_reflection: bool = _setting(False, flag, "reflection needs no API key")
     log_level: str = _setting("info", choice("debug", "info", "warning", "error"), "least level that is logged")
     log_format: str = _setting("auto", choice("auto", "human", "json"), "auto: human on a terminal, else JSON lines")
 
@@ -159,6 +167,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             setting.flag,
             dest=setting.name,
             metavar=setting.kind.metavar,
+            nargs=None if setting.kind.alone is None else "?",
+            const=setting.kind.alone,
             default=argparse_unset(),
             help=f"{setting.help} (default: {setting.shown_default}; {setting.variable})".replace("%", "%%"),
         )
@@ -196,12 +206,9 @@ def load_settings(flags: Mapping[str, Any] | None = None, environment: Mapping[s
     engine = {name: value for name, value in typed.items() if _BY_NAME[name].of_engine}
     service = {name: value for name, value in typed.items() if not _BY_NAME[name].of_engine}
     settings = Settings(engine=EngineConfig(**engine), **service)
-    if settings.max_active_turns > settings.engine.slots:
-        source = merged.get("max_active_turns", merged.get("slots", ("", "")))[0]
-        raise SettingsError(
-            f"{source}: must not exceed slots, as a turn on the device needs one; got {settings.max_active_turns} "
-            f"turns and {settings.engine.slots} slots"
-        )
+    for names, wrong in broken_rules(settings):
+        source = next((merged[name][0] for name in names if name in merged), _BY_NAME[names[0]].flag)
+        raise SettingsError(f"{source}: {wrong}")
     return settings
 
 

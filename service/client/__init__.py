@@ -33,6 +33,7 @@ from service.client.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from service.client.trust import Tls
 
 __all__ = [
     "Answer",
@@ -54,6 +55,7 @@ __all__ = [
     "ServerInfo",
     "ServerLoad",
     "Started",
+    "Tls",
     "TokenLogprobs",
     "UnauthenticatedError",
     "UnavailableError",

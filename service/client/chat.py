@@ -29,6 +29,7 @@ from service.client.answers import (
     utf8,
 )
 from service.client.errors import BrokenStreamError, ChatError, OverloadedError, UnavailableError, bad_request, from_rpc
+from service.client.trust import Tls, bearer
 from soloist.v1 import chat_pb2, chat_pb2_grpc
 
 KEEPALIVE_S = 20.0  # servers of this project accept a ping every 5 s
@@ -92,7 +93,9 @@ class ChatClient:
 
     Args:
         target: HOST:PORT, or any name that gRPC resolves.
-        credentials: for TLS; None is plain text.
+        tls: whom to trust and, where the server asks, who one is; None is plain text.
+        api_key: sent with every call; nobody may read it on the way, so give `tls` too beyond this machine.
+        credentials: gRPC's own, in place of `tls`.
         metadata: sent with every call.
         retries: see Retries.
     """
@@ -101,13 +104,16 @@ class ChatClient:
         self,
         target: str,
         *,
+        tls: Tls | None = None,
+        api_key: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Sequence[tuple[str, str]] = (),
         retries: Retries | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         self._retries = retries or Retries()
-        self._metadata = tuple(metadata)
+        self._metadata = (*metadata, *bearer(api_key))
+        credentials = tls.credentials() if tls is not None else credentials
         every = [*_OPTIONS, *options]
         self._channel = (
             grpc.aio.insecure_channel(target, options=every)

@@ -15,11 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from service.rpc.access import ANYBODY, Access, Caller
 from service.rpc.status import (
     INTERNAL,
     ClientStalledError,
@@ -48,12 +50,16 @@ class Call:
         request_id: made here and unique; sent to the client as initial metadata `x-request-id`.
         method: full name, or `unknown`.
         labels: what the client said of itself, for the log: its own request id and trace id.
+        identify: who asks, as the keys are now. UnauthenticatedError when that is nobody, any more.
+        caller: who asked when the call began; decided before anything of it is read.
         error: the error that became the status, if one did.
     """
 
     request_id: str
     method: str
     labels: dict[str, str] = field(default_factory=dict)
+    identify: Callable[[], Caller] = lambda: ANYBODY
+    caller: Caller = ANYBODY
     error: BaseException | None = None
 
 
@@ -71,14 +77,15 @@ def new_request_id() -> str:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler: id, log line, malformed requests, one end.
+    """Wraps every handler: who asks, id, log line, malformed requests, one end.
 
     It also knows which handlers still run: grpcio's `server.stop` returns before they have ended. `write_stall_s` is
-    how long a client may leave its stream's window full.
+    how long a client may leave its stream's window full; `access` knows who may call.
     """
 
-    def __init__(self, write_stall_s: float) -> None:
+    def __init__(self, write_stall_s: float, access: Access | None = None) -> None:
         self._write_stall_s = write_stall_s
+        self._access = access or Access()
         self._running: dict[asyncio.Task[Any], Call] = {}
 
     async def wait_ended(self, timeout_s: float, *, but_watchers: bool = False) -> bool:
@@ -163,6 +170,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         try:
             try:
                 await context.send_initial_metadata((("x-request-id", call.request_id),))
+                call.identify = partial(
+                    self._access.caller, call.method, context.invocation_metadata(), context.auth_context()
+                )
+                call.caller = call.identify()
                 yield
             except grpc.aio.AbortError:
                 raise
@@ -251,6 +262,8 @@ def _labels(metadata: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str
 def _log_call(call: Call, outcome: str, seconds: float) -> None:
     level = logging.DEBUG if call.method.startswith(QUIET_PREFIXES) else logging.INFO
     fields = {"request_id": call.request_id, "method": call.method, "outcome": outcome, "seconds": round(seconds, 4)}
+    if call.caller.name:
+        fields["caller"] = call.caller.name
     logger.log(level, "call", extra={"fields": fields | call.labels})
 
 

@@ -11,12 +11,14 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
+from service.rpc.access import Access
 from service.rpc.calls import CallInterceptor
 from service.rpc.health import SERVICE_NAME as HEALTH_NAME
 from service.rpc.health import HealthServicer
 from service.rpc.limits import MAX_METADATA_BYTES, TRANSPORT_REQUEST_BYTES
 from service.rpc.servicer import SERVICE_NAME as CHAT_NAME
 from service.rpc.servicer import ChatServicer
+from service.rpc.tls import TlsFiles, server_credentials
 from soloist.v1 import chat_pb2_grpc
 
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
@@ -39,6 +41,7 @@ class Transport:
     connection_age_grace_s: float
     reflection: bool
     write_stall_s: float
+    tls: TlsFiles | None = None
 
 
 def server_options(transport: Transport) -> tuple[tuple[str, Any], ...]:
@@ -79,16 +82,19 @@ class Edge:
     address: str
 
 
-def build_server(transport: Transport, chat: ChatServicer, health: HealthServicer) -> Edge:
-    """Make the server and take its port. ListenError, in one line, if the port cannot be had."""
+def build_server(transport: Transport, access: Access, chat: ChatServicer, health: HealthServicer) -> Edge:
+    """Make the server and take its port. ListenError or TlsError, in one line, if it cannot be had."""
     _check_port(transport.listen)
-    calls = CallInterceptor(transport.write_stall_s)
+    calls = CallInterceptor(transport.write_stall_s, access)
     server = grpc.aio.server(interceptors=(calls,), options=server_options(transport))
     chat_pb2_grpc.add_ChatServiceServicer_to_server(chat, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if transport.reflection:
         _add_reflection(server)
-    port = server.add_insecure_port(transport.listen)
+    if transport.tls is None:
+        port = server.add_insecure_port(transport.listen)
+    else:
+        port = server.add_secure_port(transport.listen, server_credentials(transport.tls))
     if port == 0:
         raise ListenError(f"cannot listen on {transport.listen}")
     return Edge(server, calls, f"{transport.listen.rpartition(':')[0]}:{port}")

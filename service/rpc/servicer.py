@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from engine.errors import ContextLengthError, InvalidRequestError
-from service.errors import NotReadyError, QueueFullError
+from service.errors import CallerLimitError, NotReadyError, QueueFullError
 from service.events import Load, Refusal, ServiceEvent, TurnEvent, TurnRefused, TurnRequest
+from service.rpc.access import Caller, CallerTurns
 from service.rpc.calls import Context, current_call
 from service.rpc.converse import Conversation, Say
 from service.rpc.convert import asked_turn, chat_event, counted_messages
@@ -75,6 +76,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
         self._tell = tell
         self._clock = clock
         self._served: _Served | None = None
+        self._of_callers = CallerTurns()
 
     def serve(self, model: ServedModel, turns: Turns, load: Callable[[], Load]) -> None:
         """The model is open: from now on chats are played by `turns`, and `load` says how busy they are."""
@@ -147,21 +149,25 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
 
     async def _play(self, say: Say, context: Context) -> AsyncGenerator[chat_pb2.ChatEvent, None]:
         """One turn, from its request to its last event."""
-        try:
-            served = self._model()
-            turn = await self._turn_request(say, served.model, context)
-        except (InvalidRequestError, QueueFullError, NotReadyError) as error:
-            self._tell(TurnRefused(say.request_id, _refusal(error)))
-            raise
-        if say.interrupted:  # while its prompt was read: it was never a turn
-            yield chat_pb2.ChatEvent(finished=_NEVER_STARTED)
-            return
-        async with aclosing(served.turns.turn(turn)) as events:
-            async for event in events:
-                yield chat_event(event, served.model.name)
+        caller = current_call().identify()  # again at each say: a key may be withdrawn while a conversation goes on
+        with ExitStack() as held:
+            try:
+                served = self._model()
+                held.enter_context(self._of_callers.one_more(caller))
+                turn = await self._turn_request(say, served.model, caller, context)
+            except (InvalidRequestError, QueueFullError, CallerLimitError, NotReadyError) as error:
+                self._tell(TurnRefused(say.request_id, _refusal(error)))
+                raise
+            if say.interrupted:  # while its prompt was read: it was never a turn
+                yield chat_pb2.ChatEvent(finished=_NEVER_STARTED)
+                return
+            async with aclosing(served.turns.turn(turn)) as events:
+                async for event in events:
+                    yield chat_event(event, served.model.name)
 
-    async def _turn_request(self, say: Say, model: ServedModel, context: Context) -> TurnRequest:
+    async def _turn_request(self, say: Say, model: ServedModel, caller: Caller, context: Context) -> TurnRequest:
         asked = asked_turn(say.request, model.defaults, model.vocabulary)
+        caller.check(asked.session_id, asked.priority)
         prompt_ids = await self._prompts.ids(model.text, asked.messages)
         if len(prompt_ids) >= model.context:
             raise ContextLengthError(len(prompt_ids), model.context)
@@ -173,6 +179,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
             session_id=asked.session_id,
             priority=asked.priority,
             deadline_s=self._deadline_s(context),
+            caller=caller.scope or "",
         )
 
     def _deadline_s(self, context: Context) -> float | None:
@@ -186,6 +193,8 @@ def _refusal(error: Exception) -> Refusal:
     match error:
         case QueueFullError():
             return Refusal.QUEUE_FULL
+        case CallerLimitError():
+            return Refusal.CALLER_LIMIT
         case NotReadyError():
             return Refusal.NOT_READY
         case _:

@@ -60,10 +60,10 @@ def test_the_parser_has_a_flag_for_each_with_its_default_in_the_help() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser)
 
-    given = vars(parser.parse_args(["--metrics-listen", "off", "--listen=0.0.0.0:1"]))
+    given = vars(parser.parse_args(["--metrics-listen", "off", "--listen=0.0.0.0:1", "--insecure"]))
     text = parser.format_help()
 
-    assert load_settings(given, {}) == Settings(metrics_listen=None, listen="0.0.0.0:1")
+    assert load_settings(given, {}) == Settings(metrics_listen=None, listen="0.0.0.0:1", insecure=True)
     for setting in SETTINGS:
         assert setting.flag in text
         assert setting.variable in " ".join(text.split()).replace("- ", "-")

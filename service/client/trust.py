@@ -1,0 +1,50 @@
+"""Whom a client trusts, and how it says who it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from service.client.errors import bad_request
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to the server. Files hold PEM.
+
+    Attributes:
+        ca: who signs the server's certificate; None trusts what gRPC ships.
+        certificate, key: one's own, where the server asks for it.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For a channel. BadRequestError names a file that cannot be read."""
+        if (self.certificate is None) != (self.key is None):
+            raise bad_request("tls", "a certificate and its key go together; give both or neither")
+        ca, key, certificate = (_read(path) for path in (self.ca, self.key, self.certificate))
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+def bearer(api_key: str | None) -> tuple[tuple[str, str], ...]:
+    """The metadata that carries a key. BadRequestError, without the key, for one that no header can carry."""
+    if api_key is None:
+        return ()
+    key = api_key.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise bad_request("api_key", "must be printable ASCII characters")
+    return (("authorization", f"Bearer {key}"),)
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise bad_request("tls", f"{path}: {error.strerror}") from None

@@ -1,0 +1,42 @@
+"""What settings must be to each other. Each rule gives the settings that it is about, and what would be right."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+
+def broken_rules(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(names, most to blame first; the sentence that follows the name) for each rule that does not hold."""
+    if settings.max_active_turns > settings.engine.slots:
+        yield (
+            ("max_active_turns", "slots"),
+            f"must not exceed slots, as a turn needs one; got {settings.max_active_turns} and {settings.engine.slots}",
+        )
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        yield ("tls_cert", "tls_key"), "must be given together with the other of --tls-cert and --tls-key"
+    if settings.tls_client_ca is not None and settings.tls_cert is None:
+        yield ("tls_client_ca",), "needs --tls-cert and --tls-key: without TLS clients show no certificates"
+    if settings.insecure or settings.tls_cert is not None or settings.keys is not None:
+        return
+    if not is_loopback(settings.listen):
+        yield (
+            ("listen",),
+            (
+                f"{settings.listen} is open to other machines; give --tls-cert and --tls-key, or --keys, or say "
+                "--insecure where something else keeps strangers away"
+            ),
+        )
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine reaches HOST:PORT."""
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
