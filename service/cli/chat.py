@@ -9,11 +9,12 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from service.cli.ask import AnswerError, Transcript, ask
 from service.cli.errors import CommandError, UsageError
 from service.cli.line_reader import LineReader, NotTextError, checked_text
-from service.client import ChatClient
+from service.client import ChatClient, ChatError, Tls
 from service.client.chat import Sampling
 from service.settings import SETTINGS, state_directory
 
@@ -46,6 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same seed and words give the same answer (default: the server chooses)",
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each answer (default: none)")
+    parser.add_argument("--tls", action="store_true", help="speak TLS; a certificate that gRPC trusts is needed")
+    parser.add_argument(
+        "--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM certificate of the server's signer"
+    )
+    parser.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="PEM certificate for a server that asks for one"
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="and its PEM key")
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the API key to send")
     parser.add_argument("--stats", action="store_true", help="print the figures of each answer to stderr")
 
 
@@ -62,7 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     # One runner, so one event loop and one connection, for the whole conversation. It turns Ctrl-C into the
     # cancellation of the answer that is running, which is what interrupts it on the server too.
     with asyncio.Runner() as runner:
-        session = Session.open(runner, arguments, Transcript(system))
+        try:
+            session = Session.open(runner, arguments, Transcript(system))
+        except ChatError as error:  # a file for TLS that cannot be used
+            raise UsageError(str(error)) from None
         try:
             if question is None:
                 state = state_directory()
@@ -106,7 +119,7 @@ class Session:
         """Connect as the flags say. Whether a server is there shows at the first question."""
 
         async def connect() -> ChatClient:
-            return ChatClient(arguments.target)
+            return ChatClient(arguments.target, tls=_tls(arguments), api_key=_api_key(arguments.api_key_file))
 
         sampling: Sampling = {}
         for name in ("max_tokens", "temperature", "repetition_penalty", "seed"):
@@ -198,6 +211,20 @@ class Conversation:
                     "begin with // to say a line that starts with /"
                 )
         return True
+
+
+def _tls(arguments: argparse.Namespace) -> Tls | None:
+    files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
+    return Tls(*files) if arguments.tls or any(files) else None
+
+
+def _api_key(path: Path | None) -> str | None:
+    """A flag with the key itself would stand in the list of processes."""
+    try:
+        return None if path is None else path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not ASCII text"
+        raise UsageError(f"--api-key-file {path}: {reason}") from None
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
