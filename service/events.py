@@ -178,13 +178,13 @@ class TurnEnd(StrEnum):
 
 
 class StallCause(StrEnum):
-    """What a token had to wait for beside its own step. The metrics label has exactly these values."""
+    """What a token had to wait for. The metrics label has exactly these values."""
 
-    OTHER_SESSION = "other_session"
-    PREFILL = "prefill"
-    EAGER = "eager"
-    CLIENT = "client"
-    HOST = "host"
+    OTHER_SESSION = "other_session"  # steps of other turns
+    PREFILL = "prefill"  # of other turns' prompts
+    EAGER = "eager"  # its own step, which should have been a replay and was none
+    CLIENT = "client"  # a reader that was behind
+    HOST = "host"  # neither step nor prefill: the engine's thread did something else, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class FirstToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenMade:
-    """A later token, `gap_s` after the one before; `stalls`: (cause, seconds) of what was not its own step."""
+    """A later token, `gap_s` after the one before; `stalls`: (cause, seconds) of what it had to wait for."""
 
     request_id: str
     gap_s: float

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 
+from engine.events import EagerReason
 from engine.outputs import Token, TurnStep
 from service.events import StallCause
 from service.mailbox import Play
 from service.port import ContextPort, EnginePort
 from service.session import SessionKey, SessionState, SessionTable
+
+# Steps as they should be: replays, or eager ones where no graphs were to be had.
+_PLAIN = frozenset({None, EagerReason.NO_CUDA, EagerReason.DISABLED})
 
 
 class Contexts:
@@ -135,14 +139,22 @@ class Performance:
             self._stalled_by_client_s += now_s - self._paused_s
             self._paused_s = None
 
-    def stalls(self, now_s: float, step_s: float, busy: Clockwork) -> tuple[tuple[StallCause, float], ...]:
+    def stalls(
+        self, token: Token, now_s: float, step_s: float, busy: Clockwork
+    ) -> tuple[tuple[StallCause, float], ...]:
         """What the time since its last token went to, beside its own step; empty for the first token."""
-        first, self._last_s = self._last_s is None, now_s
+        last_s, self._last_s = self._last_s, now_s
+        decode_s, prefill_s = busy.decode_s - self._decode_before_s, busy.prefill_s - self._prefill_before_s
+        client_s, self._stalled_by_client_s = self._stalled_by_client_s, 0.0
+        self._decode_before_s, self._prefill_before_s = busy.decode_s, busy.prefill_s
+        if last_s is None:
+            return ()
         found: tuple[tuple[StallCause, float], ...] = (
-            (StallCause.OTHER_SESSION, busy.decode_s - self._decode_before_s - step_s),
-            (StallCause.PREFILL, busy.prefill_s - self._prefill_before_s),
+            (StallCause.EAGER, step_s if token.eager not in _PLAIN else 0.0),
+            (StallCause.OTHER_SESSION, decode_s - step_s),
+            (StallCause.PREFILL, prefill_s),
+            (StallCause.HOST, now_s - last_s - decode_s - prefill_s),
         )
-        if self._stalled_by_client_s:  # what others did meanwhile cost nobody anything
-            found = ((StallCause.CLIENT, self._stalled_by_client_s),)
-        self._decode_before_s, self._prefill_before_s, self._stalled_by_client_s = busy.decode_s, busy.prefill_s, 0.0
-        return () if first else tuple((cause, seconds) for cause, seconds in found if seconds > 1e-9)
+        if client_s:  # what others did meanwhile cost nobody anything
+            found = (found[0], (StallCause.CLIENT, client_s))
+        return tuple((cause, seconds) for cause, seconds in found if seconds > 1e-9)

@@ -213,7 +213,7 @@ class Stage:
                 self._tell(
                     performance, PromptRead(performance.prefilled_s, performance.prefilled, performance.prefill_s)
                 )
-            stalls = performance.stalls(now_s, step_s, self._busy)
+            stalls = performance.stalls(step, now_s, step_s, self._busy)
             self._tell(performance, Made(now_s, step, step_s, stalls))
             self._scheduler.played_token(turn_id)
         if performance.behind >= self._limits.reader_window:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.errors import ContextLengthError, OutOfDeviceMemoryError, StepError
+from engine.events import EagerReason
 from engine.params import SamplingParams
 from service.errors import (
     DeadlineExceededError,
@@ -24,7 +25,9 @@ from service.errors import (
 from service.events import (
     Finished,
     FinishReason,
+    StallCause,
     Started,
+    TokenMade,
     TurnEnd,
     TurnEvent,
 )
@@ -262,7 +265,16 @@ async def test_stalls_name_what_a_token_waited_for() -> None:
         two = [core.play(core.request(str(n), sampling=SamplingParams(max_tokens=30))) for n in range(2)]
         await asyncio.gather(*two)
         causes = {cause.value for fact in core.facts for cause, _ in getattr(fact, "stalls", ())}
-        assert "other_session" in causes
+        assert {"other_session", "host"} <= causes
+        assert not causes & {"client", "eager"}
+
+
+@pytest.mark.parametrize(("eager", "stalls"), [(EagerReason.CONTEXT_BEYOND_GRAPHS, True), (EagerReason.NO_CUDA, False)])
+async def test_an_eager_step_is_a_stall_where_a_replay_was_to_be_had(eager: EagerReason, stalls: bool) -> None:
+    async with running(FakeEngine(eager=eager)) as core:
+        await core.play(core.request())
+        causes = [cause for fact in core.facts_of(TokenMade) for cause, _ in fact.stalls]
+    assert (StallCause.EAGER in causes) is stalls
 
 
 async def test_started_tells_the_seed_and_the_queue() -> None:
