@@ -75,6 +75,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._graph_labels: set[str] = set()
+        self._captured: set[str] = set()
         self._since_admission_s: dict[str, float] = {}  # of turns that had a first token and have not ended
         self._steps_of_graphs()
         self._gen_ai()
@@ -207,9 +208,12 @@ class Metrics:
                 self._captures.labels(event.outcome.value, event.cause.value).inc()
                 self._capture_s.labels(event.cause.value).observe(event.seconds)
                 self._pool_bytes.set(event.pool_bytes)
+                # A graph that is captured again, as after a change of weights, stands in for the one before.
+                self._captured.discard(event.graph)
                 if event.outcome is CaptureOutcome.CAPTURED:
                     self._replays.labels(self._graph_label(event.graph))
-                    self._graphs.inc()
+                    self._captured.add(event.graph)
+                self._graphs.set(len(self._captured))
             case _:
                 pass
 

@@ -173,6 +173,17 @@ def test_captures_are_counted_and_only_good_ones_can_be_replayed() -> None:
     assert value(metrics, "soloist_graph_replays_total", graph="b1") == 0
 
 
+def test_a_graph_captured_again_stands_in_for_the_one_before() -> None:
+    metrics = Metrics()
+    for cause in (CaptureCause.START, CaptureCause.WEIGHTS_CHANGED):
+        for graph in ("b1", "b2"):
+            metrics.engine_event(GraphCaptured(graph, cause, CaptureOutcome.CAPTURED, 0.1, 1000))
+    assert value(metrics, "soloist_graphs") == 2
+
+    metrics.engine_event(GraphCaptured("b1", CaptureCause.WEIGHTS_CHANGED, CaptureOutcome.FAILED, 0.1, 1000))
+    assert value(metrics, "soloist_graphs") == 1
+
+
 def test_a_turn_is_accounted_for() -> None:
     metrics = Metrics()
     metrics.serve_model(SERVED)
