@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from engine.errors import InvalidRequestError
+from service.rpc.convert import refuse_unknown
 from soloist.v1 import chat_pb2
 
 
@@ -66,6 +67,7 @@ class Conversation:
         count = 0
         try:
             async for action in actions:
+                refuse_unknown(action, "action")
                 match action.WhichOneof("action"):
                     case "say":
                         self._break_off()

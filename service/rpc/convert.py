@@ -102,6 +102,7 @@ def asked_turn(
 def counted_messages(request: CountTokensRequest) -> tuple[ChatMessage, ...]:
     """Check one CountTokensRequest. InvalidRequestError names the field."""
     _check_size(request)
+    refuse_unknown(request, "request")
     if request.tools:
         raise InvalidRequestError("tools", NOT_SERVED)
     return chat_messages(request.messages)
@@ -116,7 +117,7 @@ def chat_messages(messages: Sequence[chat_pb2.Message]) -> tuple[ChatMessage, ..
 
 
 def _message(path: str, message: chat_pb2.Message) -> ChatMessage:
-    _refuse_unknown(message, path)
+    refuse_unknown(message, path)
     if message.role == chat_pb2.ROLE_TOOL:
         raise InvalidRequestError(f"{path}.role", "ROLE_TOOL is not served by this version; leave the message out")
     role = _ROLES.get(message.role)
@@ -138,9 +139,9 @@ def _role_name(value: int) -> str:
 
 
 def _refuse_unserved(request: ChatRequest) -> None:
-    _refuse_unknown(request, "request")
+    refuse_unknown(request, "request")
     if request.HasField("response_format"):
-        _refuse_unknown(request.response_format, "response_format")
+        refuse_unknown(request.response_format, "response_format")
         form = request.response_format.WhichOneof("format")
         if form not in (None, "text"):
             raise InvalidRequestError(f"response_format.{form}", NOT_SERVED)
@@ -150,7 +151,7 @@ def _refuse_unserved(request: ChatRequest) -> None:
         raise InvalidRequestError("resume", NOT_SERVED)
 
 
-def _refuse_unknown(message: ProtoMessage, path: str) -> None:
+def refuse_unknown(message: ProtoMessage, path: str) -> None:
     """Refuse fields of a newer proto: answering as if they were not there would be a silent lie."""
     unknown = UnknownFieldSet(message)
     if len(unknown):

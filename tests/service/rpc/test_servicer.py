@@ -19,6 +19,8 @@ from soloist.v1 import chat_pb2, chat_pb2_grpc
 from tests.fakes import END_ID, FakeEngine, endless, saying, text_of
 from tests.service.running import in_flight, running, steps, until
 
+FIELD_OF_A_NEWER_PROTO = b"\x98\x06\x01"  # number 99, a varint
+
 
 def request(content: str = "Hi", **fields: Any) -> chat_pb2.ChatRequest:
     return chat_pb2.ChatRequest(messages=[chat_pb2.Message(role=chat_pb2.ROLE_USER, content=content)], **fields)
@@ -374,6 +376,23 @@ async def test_converse_ends_with_the_status_of_what_was_wrong() -> None:
 
             with pytest.raises(grpc.aio.AioRpcError, match="say or interrupt"):
                 await answer_of(stub.Converse(nothing()))
+
+            async def newer() -> AsyncIterator[chat_pb2.ConverseRequest]:
+                yield chat_pb2.ConverseRequest.FromString(FIELD_OF_A_NEWER_PROTO)
+
+            with pytest.raises(grpc.aio.AioRpcError, match="action: carries field number 99"):
+                await answer_of(stub.Converse(newer()))
+
+
+async def test_counting_refuses_a_field_of_a_newer_proto() -> None:
+    async with running() as app:
+        channel, stub = stub_of(app)
+        async with channel:
+            message = chat_pb2.Message(role=chat_pb2.ROLE_USER, content="x")
+            asked = chat_pb2.CountTokensRequest(messages=[message])
+            asked.MergeFromString(FIELD_OF_A_NEWER_PROTO)
+            with pytest.raises(grpc.aio.AioRpcError, match="request: carries field number 99"):
+                await stub.CountTokens(asked)
 
 
 async def test_converse_a_client_that_leaves_stops_the_engine() -> None:
