@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +68,21 @@ class Architecture:
     def qkv_rows(self) -> int:
         """Rows of the fused q, k, v matrix: q first, then k, then v."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class GenericArchitecture:
+    """A decoder that transformers plays: what the engine has to know of it.
+
+    Attributes:
+        family: the class in transformers, e.g. `GPT2LMHeadModel`.
+        layers, vocabulary: sizes.
+        context: positions the model was made for, tokens.
+        why: why the native decoder does not play it.
+    """
+
+    family: str
+    layers: int
+    vocabulary: int
+    context: int
+    why: str = field(repr=False)  # names a path, and is no part of the numerics

@@ -85,27 +85,16 @@ class Context:
             self._release(self)
 
 
-class KVCache:
-    """Keys and values of all slots: `[layers, 2, slots, kv_heads, context, head_dim]`."""
+class Slots:
+    """Which slots are free. The keys and values of a slot belong to the context that holds it."""
 
-    def __init__(
-        self, architecture: Architecture, slots: int, context: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        shape = (architecture.layers, 2, slots, architecture.kv_heads, context, architecture.head_dim)
-        # Zeros, not garbage: masked positions are multiplied by a zero weight, and 0 * NaN is NaN.
-        if device.type == "cpu":
-            # numpy leaves zero pages to the system until they are written; torch would touch them all now.
-            room = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-            self._data = torch.from_numpy(room).view(dtype).view(shape)
-        else:
-            self._data = torch.zeros(shape, dtype=dtype, device=device)
-        self.layers = tuple(LayerCache(self._data[i, 0], self._data[i, 1]) for i in range(architecture.layers))
+    def __init__(self, slots: int) -> None:
         self._free = list(range(slots))[::-1]
 
     @property
     def bytes(self) -> int:
-        """Device memory it takes."""
-        return self._data.nbytes
+        """Device memory that keys and values take."""
+        raise NotImplementedError
 
     @property
     def free_slots(self) -> int:
@@ -120,6 +109,29 @@ class KVCache:
 
     def _give_back(self, context: Context) -> None:
         self._free.append(context.slot)
+
+
+class KVCache(Slots):
+    """Keys and values of all slots: `[layers, 2, slots, kv_heads, context, head_dim]`."""
+
+    def __init__(
+        self, architecture: Architecture, slots: int, context: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(slots)
+        shape = (architecture.layers, 2, slots, architecture.kv_heads, context, architecture.head_dim)
+        # Zeros, not garbage: masked positions are multiplied by a zero weight, and 0 * NaN is NaN.
+        if device.type == "cpu":
+            # numpy leaves zero pages to the system until they are written; torch would touch them all now.
+            room = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+            self._data = torch.from_numpy(room).view(dtype).view(shape)
+        else:
+            self._data = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = tuple(LayerCache(self._data[i, 0], self._data[i, 1]) for i in range(architecture.layers))
+
+    @property
+    def bytes(self) -> int:
+        """Device memory it takes."""
+        return self._data.nbytes
 
 
 def cache_bytes(architecture: Architecture, slots: int, context: int, dtype: torch.dtype) -> int:

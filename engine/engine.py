@@ -11,29 +11,30 @@ import platform
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine import faults
-from engine.architecture import Architecture
-from engine.cache import Context, KVCache, Made, cache_bytes
-from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.architecture import Architecture, GenericArchitecture
+from engine.cache import Context, Made
+from engine.checkpoint import Checkpoint, GenericFolder, open_model
 from engine.checkpoint.source import GenerationDefaults
 from engine.config import EngineConfig
 from engine.errors import ContextLengthError, DeviceError, GraphError, InvalidRequestError, StepError
 from engine.events import CaptureCause, EagerReason, Listener, PrefillDone, ignore
 from engine.kernels.ops import DecoderWeights
-from engine.model import Decoder, StepBuffers
+from engine.model import Decoder
 from engine.outputs import Prefilled, Token, TurnStep
 from engine.params import SamplingParams
+from engine.setup import NativeModel, context_of, load_model, make_player
 from engine.stepper import Flight, Stepper
 from engine.text import ChatText, build_chat_text
 from engine.threads import available_threads
-from engine.toolkit import Toolkit, fused_toolkit, plain_toolkit
-from engine.weights import load_weights
 
-DEFAULT_CONTEXT = 8192
-_GRAPH_POOL_RESERVE = 1 << 30  # bytes kept free for graphs, prefill and the libraries' workspaces
+if TYPE_CHECKING:
+    from engine.generic.loading import GenericModel
+
 _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -50,10 +51,14 @@ class GraphState:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What is served. `context` in tokens; `fingerprint` is equal where answers are equal bit for bit."""
+    """What is served. `context` in tokens; `fingerprint` is equal where answers are equal bit for bit.
+
+    `decoder` is `native`, or `transformers` with its version: slower, for the reason in `architecture.why`.
+    """
 
     name: str
-    architecture: Architecture
+    architecture: Architecture | GenericArchitecture
+    decoder: str
     context: int
     slots: int
     device: str
@@ -73,18 +78,22 @@ class Engine:
         Raises CheckpointError, UnsupportedModelError, DeviceError, GraphError, OutOfDeviceMemoryError.
         """
         device = _device(config)
-        checkpoint = open_checkpoint(config.model, config.sha256)
+        checkpoint = open_model(config.model, config.sha256)
         text = build_chat_text(checkpoint.tokenizer, checkpoint.chat_template, checkpoint.defaults.eos_ids)
-        context = _context(config, checkpoint.architecture)
         with faults.named():
             torch.set_num_threads(config.threads or available_threads())
-            weights = load_weights(checkpoint, device, _precision(config, device), context, listener)
-        return cls(config, checkpoint, weights, text, listener)
+            model = load_model(checkpoint, config, device, _precision(config, device), listener)
+        return cls(config, checkpoint, model, text, listener)
 
     def __init__(
-        self, config: EngineConfig, checkpoint: Checkpoint, weights: DecoderWeights, text: ChatText, listener: Listener
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint | GenericFolder,
+        model: NativeModel | GenericModel,
+        text: ChatText,
+        listener: Listener,
     ) -> None:
-        device, dtype = weights.embedding.device, weights.head.dtype
+        device = model.device
         self._config = config
         self._checkpoint = checkpoint
         self._listener = listener
@@ -92,31 +101,28 @@ class Engine:
         self.text = text
         self.defaults: GenerationDefaults = checkpoint.defaults
         self._end_ids = frozenset(text.end_ids)
-        architecture = checkpoint.architecture
-        context = _context(config, architecture)
+        context = context_of(config, model.architecture)
         if device.type == "cuda":
             # Capture needs a stream of its own, and all work shares it: one order, no events between streams.
             torch.cuda.synchronize(device)
             torch.cuda.set_stream(torch.cuda.Stream(device))
-        slots = _slots_that_fit(config, architecture, context, dtype, device)
         with faults.named():
-            self._cache = KVCache(architecture, slots, context, dtype, device)
-            buffers = StepBuffers.allocate(architecture, slots, len(self._end_ids), dtype, device)
-            toolkit = _toolkit(config, architecture, dtype, device)
-            self._decoder = Decoder(architecture, weights, self._cache, buffers, toolkit)
+            self._decoder, slots = make_player(config, model, context, len(self._end_ids))
+            self._cache = self._decoder.cache
             self._stepper = Stepper(self._decoder, config, context, slots, listener)
             with torch.inference_mode():
                 self._stepper.capture(CaptureCause.START)
         self.info = EngineInfo(
             name=checkpoint.name,
-            architecture=architecture,
+            architecture=model.architecture,
+            decoder="native" if isinstance(model, NativeModel) else self._decoder.toolkit_name,
             context=context,
             slots=slots,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            precision=str(dtype).removeprefix("torch."),
+            precision=str(model.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
             kv_bytes=self._cache.bytes,
-            fingerprint=self._fingerprint(),
+            fingerprint=self._fingerprint(model.architecture, model.dtype),
         )
         if config.graphs == "strict":
             self._require_graphs()
@@ -149,13 +155,16 @@ class Engine:
     def replace_weights(self, weights: DecoderWeights) -> None:
         """Serve other weights of the same shapes. Graphs hold the addresses of the old ones: they go first.
 
-        Raises StepError while a context is open: its keys and values are of the old weights.
+        Raises StepError while a context is open: its keys and values are of the old weights. And for a generic model.
         """
+        decoder = self._decoder
+        if not isinstance(decoder, Decoder):
+            raise StepError("weights of a model that transformers plays cannot be replaced; open the other model")
         if self._cache.free_slots < self.info.slots:
             raise StepError("weights cannot be replaced while a context is open; close every context first")
         with faults.named(), torch.inference_mode():
             self._stepper.drop_graphs()
-            self._decoder.use(weights)
+            decoder.use(weights)
             self._stepper.capture(CaptureCause.WEIGHTS_CHANGED)
 
     def close(self) -> None:
@@ -245,13 +254,13 @@ class Engine:
                 + "; see the log for the first failure, or start with --graphs on to serve without them"
             )
 
-    def _fingerprint(self) -> str:
+    def _fingerprint(self, architecture: Architecture | GenericArchitecture, dtype: torch.dtype) -> str:
         info = (
             torch.__version__,
             torch.cuda.get_device_name() if self._stepper.lookahead else platform.processor() or platform.machine(),
-            str(self._decoder.weights.head.dtype),
+            str(dtype),
             self._checkpoint.digest(),
-            self._decoder.architecture,
+            architecture,
             self._decoder.toolkit_name,
             self._chunk,
             torch.get_num_threads() if not self._stepper.lookahead else 0,
@@ -277,41 +286,3 @@ def _precision(config: EngineConfig, device: torch.device) -> torch.dtype:
     if config.precision != "auto":
         return _PRECISIONS[config.precision]
     return torch.bfloat16 if device.type == "cuda" else torch.float32
-
-
-def _toolkit(config: EngineConfig, architecture: Architecture, dtype: torch.dtype, device: torch.device) -> Toolkit:
-    able = device.type == "cuda" and dtype != torch.float32
-    if config.kernels == "fused" and not able:
-        raise DeviceError(
-            "fused kernels need CUDA and half precision; use --kernels auto, or bfloat16 on a CUDA device"
-        )
-    if config.kernels == "plain" or not able:
-        return plain_toolkit(device)
-    return fused_toolkit(architecture, dtype, device)
-
-
-def _context(config: EngineConfig, architecture: Architecture) -> int:
-    if config.context is None:
-        return min(architecture.context, DEFAULT_CONTEXT)
-    if not 1 < config.context <= architecture.context:
-        raise InvalidRequestError(
-            "context", f"must be between 2 and the model's {architecture.context} tokens; got {config.context}"
-        )
-    return config.context
-
-
-def _slots_that_fit(
-    config: EngineConfig, architecture: Architecture, context: int, dtype: torch.dtype, device: torch.device
-) -> int:
-    """As many of the configured slots as fit beside what graphs and prefill will need."""
-    if device.type != "cuda":
-        return config.slots
-    one = cache_bytes(architecture, 1, context, dtype)
-    free, _ = torch.cuda.mem_get_info(device)
-    fitting = (free - _GRAPH_POOL_RESERVE) // one
-    if fitting < 1:
-        raise DeviceError(
-            f"no room for one KV slot: {context} tokens take {one / 2**20:.0f} MiB, {free / 2**20:.0f} are free and "
-            f"{_GRAPH_POOL_RESERVE / 2**20:.0f} MiB are kept for graphs; use a shorter --context"
-        )
-    return int(min(config.slots, fitting))

@@ -55,12 +55,7 @@ class StepBuffers:
             attended=activations(a.heads * a.head_dim),
             hidden=activations(a.ffn_width),
             logits=torch.zeros(rows, a.vocabulary, dtype=torch.float32, device=device),
-            slots=SlotTable(
-                active=torch.zeros(1, dtype=torch.int64, device=device),
-                token=torch.zeros(slots, dtype=torch.int64, device=device),
-                position=torch.zeros(slots, dtype=torch.int64, device=device),
-                stopped=torch.zeros(slots, dtype=torch.bool, device=device),
-            ),
+            slots=SlotTable.allocate(slots, device),
             sampler=SamplerTable.allocate(slots, a.vocabulary, ends, device),
             choice=Choice.allocate(device),
         )
@@ -89,6 +84,10 @@ class Decoder:
         """Play with these weights from now on."""
         self.weights = weights
         self._ending = self._toolkit.ending(weights, self.buffers, self.architecture.norm_eps)
+
+    def embed(self) -> None:
+        """Put the embedding of the active slot's token into x, from which its next step starts."""
+        self.ops.embed(self.weights.embedding, self.buffers.slots, self.buffers.x)
 
     def step(self, shape: StepShape) -> None:
         """Play the active slot's next token: layers, logits, choice, and the next step's embedding."""

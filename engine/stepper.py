@@ -19,6 +19,7 @@ from engine.graph import GraphPool
 from engine.model import Decoder
 from engine.outputs import Token
 from engine.params import SamplingParams
+from engine.player import Player
 from engine.sampler import Choice, Stages
 from engine.shapes import ChunkShape, Shape, StepShape, buckets
 
@@ -42,20 +43,21 @@ class Flight:
 class Stepper:
     """Owns the graphs and the way of results to the host."""
 
-    def __init__(self, decoder: Decoder, config: EngineConfig, context: int, slots: int, listener: Listener) -> None:
-        self._decoder = decoder
+    def __init__(self, player: Player, config: EngineConfig, context: int, slots: int, listener: Listener) -> None:
+        self._player = player
         self._config = config
         self._context = context
         self._listener = listener
-        self._on_cuda = decoder.buffers.x.device.type == "cuda"
+        device = player.buffers.logits.device
+        self._on_cuda = device.type == "cuda"
         self._buckets = buckets(context)
         self.graph_context = min(context, config.graph_context or context)
         self.graphs = GraphPool(self._run, listener)
         self._chunks: ChunkPrefill | None = None
-        if self._on_cuda:
+        if self._on_cuda and isinstance(player, Decoder):
             from engine.prefill import ChunkPrefill  # its kernels need Triton, which a CPU may lack
 
-            self._chunks = ChunkPrefill(decoder, config.prefill_chunk)
+            self._chunks = ChunkPrefill(player, config.prefill_chunk)
         steps = [
             StepShape(bucket, 1, Stages(stages))
             for bucket in self._buckets
@@ -67,7 +69,7 @@ class Stepper:
         self._landed_s = 0.0
         self._steps = 0
         self._self_check_failed = False
-        device = decoder.buffers.x.device
+        self._device = device
         self._slot_ids = torch.arange(slots, dtype=torch.int64, device=device).view(slots, 1)
         depth = _RING_DEPTH if self._on_cuda else 1
         self._ring = [
@@ -114,7 +116,9 @@ class Stepper:
         """Fill positions start .. start + len(ids) - 1 of the slot's cache, and wait for it. Returns seconds."""
         started_s = time.perf_counter()
         if self._chunks is None:
-            self._decoder.prefill(slot, start, torch.tensor(ids, dtype=torch.int64))
+            self._player.prefill(slot, start, torch.tensor(ids, dtype=torch.int64, device=self._device))
+            if self._on_cuda:
+                torch.cuda.current_stream().synchronize()
             return time.perf_counter() - started_s
         shape = self._chunks.shape_for(len(ids))
         self._chunks.place(slot, start, ids)
@@ -128,12 +132,12 @@ class Stepper:
 
     def begin(self, slot: int, token_id: int, position: int) -> None:
         """Set the slot so that its next step reads `token_id` at `position`."""
-        slots = self._decoder.buffers.slots
+        slots = self._player.buffers.slots
         slots.token[slot] = token_id
         slots.position[slot] = position
         slots.stopped[slot] = False
         if self._active == slot:
-            self._active = None  # x holds the embedding of another token
+            self._active = None  # what is ready for its next step belongs to another token
 
     def play(self, slot: int, position: int, params: SamplingParams) -> Flight:
         """Enqueue the slot's next step, which reads the token at `position`. Does not wait."""
@@ -145,7 +149,7 @@ class Stepper:
         eager = None if graph is not None and not self._self_check_failed else self._why_eager(shape)
         self._steps += 1
         if graph is None or eager is not None:
-            self._decoder.step(shape)
+            self._player.step(shape)
         elif self._config.verify_every and self._steps % self._config.verify_every == 0:
             self._replay_verified(graph, shape, slot, position)
         else:
@@ -170,16 +174,15 @@ class Stepper:
     def _run(self, shape: Shape) -> None:
         """What a shape's graph replays, eagerly."""
         if isinstance(shape, StepShape):
-            self._decoder.step(shape)
+            self._player.step(shape)
         elif isinstance(shape, ChunkShape) and self._chunks is not None:
             self._chunks.run(shape)
 
     def _activate(self, slot: int) -> None:
         if self._active == slot:
             return
-        buffers = self._decoder.buffers
-        buffers.slots.active.copy_(self._slot_ids[slot])
-        self._decoder.ops.embed(self._decoder.weights.embedding, buffers.slots, buffers.x)
+        self._player.buffers.slots.active.copy_(self._slot_ids[slot])
+        self._player.embed()
         self._active = slot
 
     def _why_eager(self, shape: StepShape) -> EagerReason:
@@ -199,7 +202,7 @@ class Stepper:
     ) -> Flight:
         turn = self._turns[slot]
         self._turns[slot] = (turn + 1) % len(self._ring[slot])
-        choice, landing = self._decoder.buffers.choice, self._ring[slot][turn]
+        choice, landing = self._player.buffers.choice, self._ring[slot][turn]
         landing.token_id.copy_(choice.token_id, non_blocking=True)
         if stages is Stages.LOGPROBS:
             landing.logprob.copy_(choice.logprob, non_blocking=True)
@@ -213,13 +216,14 @@ class Stepper:
 
     def _replay_verified(self, graph: torch.cuda.CUDAGraph, shape: StepShape, slot: int, position: int) -> None:
         """Run the step eagerly, put the slot back, replay it, and compare the two ids. Waits: for people who debug."""
-        b = self._decoder.buffers
-        state = (b.slots.token, b.slots.position, b.slots.stopped, b.sampler.counts, b.sampler.seen, b.x)
+        b = self._player.buffers
+        state = (b.slots.token, b.slots.position, b.slots.stopped, b.sampler.counts, b.sampler.seen)
         before = [tensor.clone() for tensor in state]
-        self._decoder.step(shape)
+        self._player.step(shape)
         eager_id = int(b.choice.token_id)
         for tensor, saved in zip(state, before, strict=True):
             tensor.copy_(saved)
+        self._player.embed()
         graph.replay()
         replayed_id = int(b.choice.token_id)
         if replayed_id != eager_id:

@@ -22,6 +22,7 @@ from engine.config import Device, EngineConfig, Graphs, Kernels, Precision
 from engine.engine import Engine
 from engine.errors import DeviceError, InvalidRequestError
 from engine.events import ignore
+from engine.setup import NativeModel
 from engine.text import ChatText
 from engine.threads import available_threads
 from engine.weights import load_weights, random_weights
@@ -197,11 +198,13 @@ def open_endless(case: DecodeCase, graphs: Graphs) -> Engine:
     else:
         checkpoint = open_checkpoint(case.model)
         weights = load_weights(checkpoint, device, dtype, case.held_context, ignore)
-    return Engine(config, checkpoint, weights, cast("ChatText", EndlessText()), ignore)
+    model = NativeModel(checkpoint.architecture, weights)
+    return Engine(config, checkpoint, model, cast("ChatText", EndlessText()), ignore)
 
 
 def _measure(case: DecodeCase, engine: Engine) -> DecodeResult:
     architecture = engine.info.architecture
+    assert isinstance(architecture, Architecture), "open_endless opens native models only"
     chooser = random.Random(_SEED)
     prompt_ids = [chooser.randrange(architecture.vocabulary) for _ in range(case.prompt_tokens)]
     timing = measure_decode(engine, prompt_ids, case.new_tokens, case.turns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.checkpoint.locate import EMBEDDED_SHA256, open_checkpoint
+from engine.checkpoint.folder import GenericFolder
+from engine.checkpoint.locate import EMBEDDED_SHA256, open_checkpoint, open_model
 from engine.checkpoint.source import (
     Checkpoint,
     GenerationDefaults,
@@ -16,9 +17,11 @@ __all__ = [
     "EMBEDDED_SHA256",
     "Checkpoint",
     "GenerationDefaults",
+    "GenericFolder",
     "GgufTokenizer",
     "JsonTokenizer",
     "StoredTensor",
     "TokenizerSource",
     "open_checkpoint",
+    "open_model",
 ]

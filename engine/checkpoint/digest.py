@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.architecture import Architecture
 from engine.errors import CheckpointError
 
 PINNED_SUFFIXES = (".json", ".jinja", ".safetensors")
@@ -43,12 +42,12 @@ def check_pin(path: Path, sha256: str) -> None:
         raise CheckpointError(f"{path}: its sha256 is {found}; the pin asks for {sha256.lower()}")
 
 
-def sampled_digest(files: Iterable[Path], architecture: Architecture) -> str:
-    """sha256 over the decoder's facts and, of each file, its size and 256 windows of 4 KiB, evenly spread.
+def sampled_digest(files: Iterable[Path], facts: object) -> str:
+    """sha256 over the decoder's facts (their repr) and, of each file, its size and 256 windows of 4 KiB, evenly spread.
 
     It tells checkpoints of one shape apart without reading gigabytes. It is no protection: for that there is the pin.
     """
-    digest = hashlib.sha256(repr(architecture).encode())
+    digest = hashlib.sha256(repr(facts).encode())
     for path in files:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,99 +13,93 @@ from safetensors import SafetensorError, safe_open
 from engine.architecture import Architecture
 from engine.checkpoint.digest import sampled_digest
 from engine.checkpoint.folder_config import Options, read_architecture, read_defaults
+from engine.checkpoint.folder_files import read_options, read_text
 from engine.checkpoint.layout import check_layout
+from engine.checkpoint.shards import BUFFER_DTYPES, DTYPES, FolderTensor, stored_tensors
 from engine.checkpoint.source import GenerationDefaults, JsonTokenizer, StoredTensor
 from engine.errors import CheckpointError, UnsupportedModelError
 
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-PICKLE_SENTENCE = "is a pickle, which can run code when it is opened; only safetensors and GGUF files are read"
-
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_MAX_JSON_BYTES = 32 << 20
 _MAX_TEMPLATE_BYTES = 1 << 20
 # Read pages of a mapped file count as ours until the mapping goes, so it goes after this much.
 _MAPPED_BYTES = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class FolderTensor:
-    """Where a tensor is, from a shard's header."""
-
-    name: str
-    shard: Path
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes on disk."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-
 def open_folder(folder: Path, name: str | None = None) -> FolderCheckpoint:
-    """Read the headers and configuration of the model in `folder` and check them. Raises CheckpointError."""
-    config = _options(folder / "config.json")
-    if config is None:
-        raise CheckpointError(f"{folder}: there is no config.json, so this is no model folder in Hugging Face layout")
+    """Read the headers and configuration of the native model in `folder` and check them.
+
+    Raises CheckpointError; NotNativeError where the folder may be sound and another decoder is described.
+    """
+    config = _config(folder)
     architecture = read_architecture(config)
-    stored = tuple(tensor for shard in _shards(folder) for tensor in _read_shard(shard))
-    shapes: dict[str, tuple[int, ...]] = {}
-    for tensor in stored:
-        if tensor.name in shapes:
-            raise CheckpointError(f"{tensor.shard}: the tensor {tensor.name!a} is in another shard too")
-        shapes[tensor.name] = tensor.shape
-    check_layout(str(folder), architecture, shapes)
-    if not (folder / "tokenizer.json").is_file():
-        raise CheckpointError(f"{folder}: there is no tokenizer.json; other tokenizer files are not read")
-    tokenizer_config = _options(folder / "tokenizer_config.json")
-    generation_path = folder / "generation_config.json"
+    stored = stored_tensors(folder, DTYPES)
+    check_layout(str(folder), architecture, {tensor.name: tensor.shape for tensor in stored})
+    words = _read_words(folder, config)
     return FolderCheckpoint(
         name=name or folder.resolve().name,
         architecture=architecture,
-        tokenizer=JsonTokenizer(folder / "tokenizer.json", {} if tokenizer_config is None else tokenizer_config.values),
-        chat_template=_chat_template(folder, tokenizer_config),
-        defaults=read_defaults(config, _options(generation_path) or Options(str(generation_path), {})),
+        tokenizer=words.tokenizer,
+        chat_template=words.chat_template,
+        defaults=words.defaults,
         folder=folder,
         stored=stored,
     )
 
 
-def _options(path: Path) -> Options | None:
-    """The JSON object in `path`, or None where there is no such file."""
-    text = _text(path, _MAX_JSON_BYTES)
-    if text is None:
-        return None
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no JSON: {ascii(str(error))[:120]}") from None
-    if type(values) is not dict:
-        raise CheckpointError(f"{path}: holds no JSON object")
-    return Options(str(path), values)
+def open_generic_folder(folder: Path, why: str, name: str | None = None) -> GenericFolder:
+    """Read the headers and words of a model that is not native, for the reason `why`. Raises CheckpointError."""
+    config = _config(folder)
+    for key in ("quantization_config", "compression_config"):
+        if config.values.get(key) is not None:
+            raise UnsupportedModelError(f"{config.where}: the option {key} is set; quantised folders are not served")
+    if (folder / "adapter_config.json").is_file():
+        raise CheckpointError(f"{folder}: adapter_config.json makes it an adapter; merge it into its model first")
+    stored = stored_tensors(folder, DTYPES | BUFFER_DTYPES)
+    words = _read_words(folder, config)
+    return GenericFolder(
+        name=name or folder.resolve().name,
+        why=why,
+        tokenizer=words.tokenizer,
+        chat_template=words.chat_template,
+        defaults=words.defaults,
+        folder=folder,
+        stored=stored,
+    )
 
 
-def _text(path: Path, cap: int) -> str | None:
-    """The text of `path`, or None where there is no such file."""
-    if not path.is_file():
-        return None
-    try:
-        with path.open("rb") as file:
-            raw = file.read(cap + 1)
-        if len(raw) > cap:
-            raise CheckpointError(f"{path}: is larger than {cap} bytes")
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{path}: is not UTF-8") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What a folder says beside the decoder."""
+
+    tokenizer: JsonTokenizer
+    chat_template: str | None
+    defaults: GenerationDefaults
+
+
+def _read_words(folder: Path, config: Options) -> _Words:
+    if not (folder / "tokenizer.json").is_file():
+        raise CheckpointError(f"{folder}: there is no tokenizer.json; other tokenizer files are not read")
+    tokenizer_config = read_options(folder / "tokenizer_config.json")
+    generation_path = folder / "generation_config.json"
+    return _Words(
+        tokenizer=JsonTokenizer(folder / "tokenizer.json", {} if tokenizer_config is None else tokenizer_config.values),
+        chat_template=_chat_template(folder, tokenizer_config),
+        defaults=read_defaults(config, read_options(generation_path) or Options(str(generation_path), {})),
+    )
+
+
+def _config(folder: Path) -> Options:
+    config = read_options(folder / "config.json")
+    if config is None:
+        raise CheckpointError(f"{folder}: there is no config.json, so this is no model folder in Hugging Face layout")
+    return config
 
 
 def _chat_template(folder: Path, tokenizer_config: Options | None) -> str | None:
     """The template from its own file, else from the tokenizer's configuration: a string, or the `default` of a list."""
-    own = _text(folder / "chat_template.jinja", _MAX_TEMPLATE_BYTES)
+    own = read_text(folder / "chat_template.jinja", _MAX_TEMPLATE_BYTES)
     if own is not None:
         return own
-    old = _options(folder / "chat_template.json")
+    old = read_options(folder / "chat_template.json")
     for options in (old, tokenizer_config):
         value: Any = None if options is None else options.values.get("chat_template")
         if type(value) is list:
@@ -121,61 +114,6 @@ def _chat_template(folder: Path, tokenizer_config: Options | None) -> str | None
         if value is not None:
             return str(value)
     return None
-
-
-def _shards(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files that make up the model."""
-    index_path = folder / "model.safetensors.index.json"
-    index = _options(index_path)
-    if index is not None:
-        return _indexed_shards(index_path, index)
-    files = sorted(path for path in folder.iterdir() if path.suffix == ".safetensors")
-    single = folder / "model.safetensors"
-    if single in files:
-        return (single,)
-    # Mistral ships a second copy under its own names; an adapter is no model.
-    files = [path for path in files if not path.name.startswith(("consolidated", "adapter_"))]
-    if len(files) == 1:
-        return (files[0],)
-    if files:
-        raise CheckpointError(
-            f"{folder}: {len(files)} safetensors files and no model.safetensors.index.json to name them"
-        )
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    if pickles:
-        raise CheckpointError(f"{folder}: {pickles[0]} {PICKLE_SENTENCE}")
-    raise CheckpointError(f"{folder}: there are no safetensors files")
-
-
-def _indexed_shards(index_path: Path, index: Options) -> tuple[Path, ...]:
-    weight_map = index.values.get("weight_map")
-    if type(weight_map) is not dict or not all(type(name) is str for name in weight_map.values()):
-        raise CheckpointError(f"{index_path}: weight_map must be an object of tensor names and file names")
-    names = sorted(set(weight_map.values()))
-    for name in names:
-        if Path(name).name != name or Path(name).suffix != ".safetensors":
-            raise CheckpointError(f"{index_path}: {ascii(name)[:80]} is no name of a safetensors file in the folder")
-        if not (index_path.parent / name).is_file():
-            raise CheckpointError(f"{index_path}: names {ascii(name)[:80]}, which is not there")
-    return tuple(index_path.parent / name for name in names)
-
-
-def _read_shard(shard: Path) -> list[FolderTensor]:
-    """The header of one shard."""
-    tensors = []
-    try:
-        with safe_open(shard, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                piece = file.get_slice(name)
-                stored = piece.get_dtype()
-                if stored not in _DTYPES:
-                    raise UnsupportedModelError(
-                        f"{shard}: the tensor {ascii(name)[:120]} has the type {stored}; read are {', '.join(_DTYPES)}"
-                    )
-                tensors.append(FolderTensor(name, shard, tuple(piece.get_shape()), _DTYPES[stored]))
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{shard}: is no sound safetensors file: {ascii(str(error))[:120]}") from error
-    return tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +154,32 @@ class FolderCheckpoint:
                 end += 1
             yield from _read_run(shard, ordered[start:end])
             start = end
+
+
+@dataclass(frozen=True, slots=True)
+class GenericFolder:
+    """A folder whose decoder is not native, for the reason `why`; transformers may play it. Its headers are sound.
+
+    The other names mean what they mean in `Checkpoint`.
+    """
+
+    name: str
+    why: str
+    tokenizer: JsonTokenizer
+    chat_template: str | None
+    defaults: GenerationDefaults
+    folder: Path
+    stored: tuple[FolderTensor, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of tensor data."""
+        return sum(tensor.stored_bytes for tensor in self.stored)
+
+    def digest(self) -> str:
+        """See `sampled_digest`; the configuration is in it whole."""
+        config = (self.folder / "config.json").read_text(encoding="utf-8")
+        return sampled_digest(dict.fromkeys(tensor.shard for tensor in self.stored), config)
 
 
 def _read_run(shard: Path, run: list[FolderTensor]) -> Iterator[StoredTensor]:

@@ -48,8 +48,22 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
 }
 
+# Of these, the ones that transformers' own class of a family honours, so that it can play what is not native.
+_TRANSFORMERS_HONOURS = {
+    "hidden_act": ("llama", "mistral", "qwen2", "qwen3"),
+    "attention_bias": ("llama", "qwen3"),
+    "mlp_bias": ("llama",),
+    "use_sliding_window": ("qwen2", "qwen3"),
+    "layer_types": ("qwen2", "qwen3"),
+}
+_TRANSFORMERS_ROPES = ("yarn", "dynamic", "longrope")
+
 _LARGEST = 1e30
 _log = logging.getLogger(__name__)
+
+
+class NotNativeError(UnsupportedModelError):
+    """The native decoder does not play this model, and transformers may: the message says what it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +123,9 @@ class Options:
 
 
 def read_architecture(options: Options) -> Architecture:
-    """The decoder that `config.json` describes."""
+    """The native decoder that `config.json` describes. Raises NotNativeError where another is described."""
     family = _family(options)
-    _refuse_other_maths(options)
+    _refuse_other_maths(options, family)
     width = options.integer("hidden_size", MAX_WIDTH)
     heads = options.integer("num_attention_heads", MAX_WIDTH)
     # Left out, it is as many as there are heads only for Llama; the others would guess a number.
@@ -145,17 +159,17 @@ def _family(options: Options) -> str:
     if type(names) is not list or len(names) != 1 or type(names[0]) is not str:
         raise options.error("architectures", "a list of one name")
     if names[0] not in FAMILIES:
-        raise UnsupportedModelError(
-            f"{options.where}: the architecture {ascii(names[0])[:80]} is not served; served are {', '.join(FAMILIES)}"
+        raise NotNativeError(
+            f"{options.where}: the architecture {ascii(names[0])[:80]} is not native; native are {', '.join(FAMILIES)}"
         )
     return FAMILIES[names[0]]
 
 
-def _refuse_other_maths(options: Options) -> None:
+def _refuse_other_maths(options: Options, family: str) -> None:
     for key, neutral in _NEUTRAL.items():
         value = options.values.get(key)
         if not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
-            raise UnsupportedModelError(f"{options.where}: the option {key} is {ascii(value)[:80]}; that is not served")
+            raise _other_maths(options, family, key)
     kinds = options.values.get("layer_types")
     # Mistral files name the kinds of layers too, and its window is dealt with by the context.
     allowed_kinds = (
@@ -164,9 +178,15 @@ def _refuse_other_maths(options: Options) -> None:
         else ("full_attention",)
     )
     if kinds is not None and (type(kinds) is not list or not all(kind in allowed_kinds for kind in kinds)):
-        raise UnsupportedModelError(
-            f"{options.where}: the option layer_types is {ascii(kinds)[:80]}; that is not served"
-        )
+        raise _other_maths(options, family, "layer_types")
+
+
+def _other_maths(options: Options, family: str, key: str) -> UnsupportedModelError:
+    """What to raise for an option of the native families whose value changes the maths."""
+    said = f"{options.where}: the option {key} is {ascii(options.values.get(key))[:80]}"
+    if family in _TRANSFORMERS_HONOURS.get(key, ()):
+        return NotNativeError(f"{said}; the native {family} decoder has no such thing")
+    return UnsupportedModelError(f"{said}; that is not served")
 
 
 def _context(options: Options, family: str) -> int:
@@ -210,6 +230,10 @@ def _rope(options: Options) -> dict[str, Any]:
         )
         if scaling.high_freq_factor <= scaling.low_freq_factor:
             raise rope.error("high_freq_factor", "above low_freq_factor")
+    elif kind in _TRANSFORMERS_ROPES:
+        raise NotNativeError(
+            f"{options.where}: rope type {kind!a} is not native; native are default, linear and llama3"
+        )
     elif kind != "default":
         raise UnsupportedModelError(
             f"{options.where}: rope type {ascii(kind)[:80]} is not served; served are default, linear and llama3"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from engine.checkpoint.digest import check_pin
-from engine.checkpoint.folder import PICKLE_SENTENCE, PICKLE_SUFFIXES, open_folder
+from engine.checkpoint.folder import GenericFolder, open_folder, open_generic_folder
+from engine.checkpoint.folder_config import NotNativeError
 from engine.checkpoint.gguf import open_gguf
 from engine.checkpoint.hub import fetch, is_hub_id
+from engine.checkpoint.shards import PICKLE_SENTENCE, PICKLE_SUFFIXES
 from engine.checkpoint.source import Checkpoint
 from engine.errors import CheckpointError
 
@@ -24,8 +28,35 @@ def open_checkpoint(model: str, sha256: str | None = None) -> Checkpoint:
 
     Reads headers only. With `sha256` the whole file (see `folder_sha256` for a folder) is held against it before
     anything in it is parsed. Raises CheckpointError in one line, UnsupportedModelError where the model is sound but
-    not served.
+    not native.
     """
+    path, name = _checked(model, sha256)
+    with _readable(path):
+        return open_folder(path, name) if path.is_dir() else open_gguf(path, name)
+
+
+def open_model(model: str, sha256: str | None = None) -> Checkpoint | GenericFolder:
+    """As `open_checkpoint`, but a folder whose decoder is not native is opened for transformers to play."""
+    path, name = _checked(model, sha256)
+    with _readable(path):
+        if not path.is_dir():
+            return open_gguf(path, name)
+        try:
+            return open_folder(path, name)
+        except NotNativeError as error:
+            return open_generic_folder(path, str(error), name)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _checked(model: str, sha256: str | None) -> tuple[Path, str | None]:
+    """Path and name of `model`, after what can be refused before anything is parsed."""
     path, name = _locate(model)
     if path.suffix in PICKLE_SUFFIXES and path.is_file():
         raise CheckpointError(f"{path} {PICKLE_SENTENCE}")
@@ -35,10 +66,7 @@ def open_checkpoint(model: str, sha256: str | None = None) -> Checkpoint:
         raise CheckpointError(f"{path}: is neither a file nor a folder")
     if sha256 is not None:
         check_pin(path, sha256)
-    try:
-        return open_folder(path, name) if path.is_dir() else open_gguf(path, name)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    return path, name
 
 
 def _locate(model: str) -> tuple[Path, str | None]:

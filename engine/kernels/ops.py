@@ -79,6 +79,16 @@ class SlotTable:
     position: torch.Tensor
     stopped: torch.Tensor
 
+    @classmethod
+    def allocate(cls, slots: int, device: torch.device) -> SlotTable:
+        """A table of slots that read id 0 at position 0."""
+        return cls(
+            active=torch.zeros(1, dtype=torch.int64, device=device),
+            token=torch.zeros(slots, dtype=torch.int64, device=device),
+            position=torch.zeros(slots, dtype=torch.int64, device=device),
+            stopped=torch.zeros(slots, dtype=torch.bool, device=device),
+        )
+
 
 class Ops(Protocol):
     """One step is: for each layer norm_linear, attend, linear_residual, norm_gate_up, linear_residual; then head; then

@@ -308,6 +308,7 @@ def test_cug_06_replaced_weights_drop_the_graphs(folders: dict[str, Path]) -> No
     heard = Heard()
     engine = opened(folders["llama"], heard)
     old = ids_of(engine, PROMPT, never_ending(max_tokens=50))
+    assert isinstance(engine._decoder, Decoder)
     other = replace(engine._decoder.weights, head=torch.randn_like(engine._decoder.weights.head))
     engine.replace_weights(other)
     new = ids_of(engine, PROMPT, never_ending(max_tokens=50))
@@ -359,6 +360,7 @@ def test_prefill_graphs_fill_the_cache_like_plain_torch(folders: dict[str, Path]
     """Chunks of every size, padded or not, at the start and later, against the CPU's body in float32."""
     engine = opened(folders[family], Heard(), precision="float32", slots=2)
     decoder, stepper = engine._decoder, engine._stepper
+    assert isinstance(decoder, Decoder)
     script = random.Random(8)
     start = 0
     with torch.inference_mode():

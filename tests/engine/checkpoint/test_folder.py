@@ -101,7 +101,7 @@ def test_a_window_shorter_than_the_context_limits_it_and_is_logged(
         ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ("llama", {"residual_multiplier": 0.2}, "residual_multiplier"),
         ("llama", {"num_local_experts": 8}, "num_local_experts"),
-        ("llama", {"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not served; served are Llama"),
+        ("llama", {"architectures": ["GemmaForCausalLM"]}, "'GemmaForCausalLM' is not native; native are Llama"),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "rope type 'dynamic'"),
         ("llama", {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
