@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -14,8 +15,9 @@ from engine.outputs import Token
 from engine.params import SamplingParams
 
 # Two turns of different length are profiled; their difference is decode steps and nothing else.
-_SHORT_TURN = 8
-_LONG_TURN = 40
+SHORT_TURN = 8
+LONG_TURN = 40
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,11 @@ def measure_decode(engine: Engine, prompt_ids: Sequence[int], new_tokens: int, t
     Raises:
         ValueError: the model ended its answer before its third token.
     """
-    _turn(engine, prompt_ids, new_tokens)
+    play_turn(engine, prompt_ids, new_tokens)
     seconds, cpu_seconds = [], []
     tokens: list[Token] = []
     for _ in range(turns):
-        tokens, wall_s, cpu_s = _turn(engine, prompt_ids, new_tokens)
+        tokens, wall_s, cpu_s = play_turn(engine, prompt_ids, new_tokens)
         if len(tokens) < 3:
             raise ValueError(f"the model ended after {len(tokens)} tokens; nothing to measure: use another prompt")
         seconds.append(wall_s / (len(tokens) - 1))
@@ -87,19 +89,18 @@ def profile_step(engine: Engine, prompt_ids: Sequence[int]) -> StepProfile | Non
     """Count and time the kernels of a step with torch's profiler; None where there is no CUDA device."""
     if engine.info.device == "cpu":
         return None
-    short_steps, short = _profiled_turn(engine, prompt_ids, _SHORT_TURN)
-    long_steps, long = _profiled_turn(engine, prompt_ids, _LONG_TURN)
-    steps = long_steps - short_steps
-    if steps <= 0:
-        return None
-    return StepProfile(
-        kernels=(long.kernels - short.kernels) / steps,
-        copies=(long.copies - short.copies) / steps,
-        busy_s=(long.busy_s - short.busy_s) / steps,
-    )
+    steps: list[int] = []
+
+    def turn(new_tokens: int) -> StepProfile:
+        tokens, profile = profiled(lambda: play_turn(engine, prompt_ids, new_tokens)[0])
+        steps.append(len(tokens))
+        return profile
+
+    short, long = turn(SHORT_TURN), turn(LONG_TURN)
+    return difference(short, long, steps[1] - steps[0]) if steps[1] > steps[0] else None
 
 
-def _turn(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -> tuple[list[Token], float, float]:
+def play_turn(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -> tuple[list[Token], float, float]:
     """One greedy turn from an empty context: its tokens, and the wall and CPU seconds from its first to its last."""
     context = engine.open_context()
     tokens: list[Token] = []
@@ -116,18 +117,27 @@ def _turn(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -> tuple[l
     return tokens, end - start, end_cpu - start_cpu
 
 
-def _profiled_turn(engine: Engine, prompt_ids: Sequence[int], new_tokens: int) -> tuple[int, StepProfile]:
-    """Steps of one turn, and all its device work added up, prefill included."""
+def profiled(play: Callable[[], _T]) -> tuple[_T, StepProfile]:
+    """What `play` returns, and all its work on the CUDA device added up."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        tokens, _, _ = _turn(engine, prompt_ids, new_tokens)
+        result = play()
         torch.cuda.synchronize()
     work = [
         (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
         for event in profile.events() or []
         if event.device_type == torch.profiler.DeviceType.CUDA
     ]
-    return len(tokens), added_up(work)
+    return result, added_up(work)
+
+
+def difference(short: StepProfile, long: StepProfile, steps: int) -> StepProfile:
+    """One step, from a turn and another that is `steps` longer."""
+    return StepProfile(
+        kernels=(long.kernels - short.kernels) / steps,
+        copies=(long.copies - short.copies) / steps,
+        busy_s=(long.busy_s - short.busy_s) / steps,
+    )
 
 
 def added_up(work: Sequence[tuple[str, float, float]]) -> StepProfile:

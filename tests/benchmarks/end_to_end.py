@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from engine.bench.case import DecodeCase, open_endless
+from engine.bench.opening import Setup, open_endless
 from engine.engine import Engine
 from engine.outputs import Token
 from engine.params import SamplingParams
@@ -72,19 +72,7 @@ class _SmallAnswer:
 
 def open_engine(shape: str, device: str, context: int) -> Engine:
     """The shape with random weights and small text."""
-    case = DecodeCase(
-        model=shape,
-        device=cast("Any", device),
-        precision="auto",
-        kernels="auto",
-        prompt_tokens=32,
-        new_tokens=context - 64,
-        context=context,
-        threads=None,
-        turns=1,
-        eager_too=False,
-    )
-    engine = open_endless(case, "on")
+    engine = open_endless(Setup(shape, context, cast("Any", device)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
         tiny_tokenizer().save(str(path))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import platform
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.bench.shapes import SHAPES
-from service.cli.bench.table import table
+from service.cli.bench import flags
+from service.cli.bench.plot import draw, require_plot
+from service.cli.bench.report import count, milliseconds, report, share
 
 if TYPE_CHECKING:
-    from engine.bench.case import DecodeResult, DeviceFacts
+    from engine.bench.case import DecodeResult
+    from engine.bench.opening import DeviceFacts
 
 HEADS = (
     "model",
@@ -33,45 +34,25 @@ HEADS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `soloist bench decode`."""
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        default=["embedded"],
-        metavar="MODEL",
-        help="`embedded`, a GGUF file, a folder, a hub id, or a shape with random weights: "
-        f"{', '.join(SHAPES)} (default: embedded)",
-    )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: %(default)s")
-    parser.add_argument(
-        "--precision",
-        nargs="+",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default=["auto"],
-        help="default: float32 on the CPU, bfloat16 on CUDA",
-    )
-    parser.add_argument(
-        "--kernels",
-        nargs="+",
-        choices=("auto", "plain", "fused"),
-        default=["auto"],
-        help="default: fused ones on CUDA in half precision, else plain torch",
-    )
-    parser.add_argument("--prompt-tokens", type=int, default=32, metavar="N", help="default: %(default)s")
-    parser.add_argument("--new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
+    flags.add_models(parser)
+    flags.add_engine(parser)
+    flags.add_count(parser, "--prompt-tokens", 32, "tokens of the prompt")
+    flags.add_count(parser, "--new-tokens", 128, "tokens of the answer")
     parser.add_argument(
         "--context", type=int, metavar="N", help="tokens that a session may hold (default: what the run needs)"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: the cgroup's quota)")
-    parser.add_argument(
-        "--turns", type=int, default=3, metavar="N", help="timed turns; the median counts (default: %(default)s)"
-    )
+    flags.add_count(parser, "--turns", 3, "timed turns; the median counts")
     parser.add_argument("--no-eager", action="store_true", help="on CUDA, leave out the eager run of the same step")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="also draw each row's share of the read bandwidth"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure every model in every precision, print the table, then one line of JSON."""
     # These import torch.
-    from engine.bench.case import DecodeCase, device_facts, measure_case
+    from engine.bench.case import DecodeCase, measure_case
+    from engine.bench.opening import device_facts
 
     cases = [
         DecodeCase(
@@ -90,15 +71,39 @@ def run(arguments: argparse.Namespace) -> int:
         for precision in arguments.precision
         for kernels in arguments.kernels
     ]
+    if arguments.plot is not None:
+        require_plot(arguments.plot)
     facts = device_facts(arguments.device, arguments.threads)
     results: list[DecodeResult] = []
     for case in cases:
         print(f"measuring {case.model} ...", file=sys.stderr, flush=True)
         results += measure_case(case)
-    print(f"{facts.name}, reads {facts.read_bytes_per_s / 1e9:.1f} GB/s ({facts.reader}, this run)")
-    print(table(HEADS, [_row(result, facts) for result in results]))
-    print(json.dumps(_document(arguments, facts, results)))
+    shares = [result.bytes_per_s / facts.read_bytes_per_s for result in results]
+    if arguments.plot is not None:
+        draw(arguments.plot, facts.name, [(_label(result), s) for result, s in zip(results, shares, strict=True)])
+    report(
+        "decode",
+        facts,
+        HEADS,
+        [_row(result, facts) for result in results],
+        (),
+        prompt_tokens=arguments.prompt_tokens,
+        new_tokens=arguments.new_tokens,
+        results=[
+            {
+                **dataclasses.asdict(result),
+                "tokens_per_s": 1 / result.seconds_per_token,
+                "bytes_per_s": result.bytes_per_s,
+                "share_of_read_bandwidth": share_read,
+            }
+            for result, share_read in zip(results, shares, strict=True)
+        ],
+    )
     return 0
+
+
+def _label(result: DecodeResult) -> str:
+    return f"{result.model}\n{result.precision}, {result.kernels}, {result.step}"
 
 
 def _row(result: DecodeResult, facts: DeviceFacts) -> tuple[str, ...]:
@@ -107,31 +112,12 @@ def _row(result: DecodeResult, facts: DeviceFacts) -> tuple[str, ...]:
         result.precision,
         result.kernels,
         result.step,
-        f"{result.seconds_per_token * 1e3:.3f}",
+        milliseconds(result.seconds_per_token),
         f"{1 / result.seconds_per_token:.1f}",
         f"{result.bytes_per_token / 1e6:.1f}",
         f"{result.bytes_per_s / 1e9:.1f}",
-        f"{result.bytes_per_s / facts.read_bytes_per_s:.1%}",
-        "-" if result.kernels_per_step is None else f"{result.kernels_per_step:.0f}",
-        "-" if result.idle_share is None else f"{result.idle_share:.1%}",
-        f"{result.cpu_seconds_per_token * 1e3:.3f}",
+        share(result.bytes_per_s / facts.read_bytes_per_s),
+        count(result.kernels_per_step),
+        share(result.idle_share),
+        milliseconds(result.cpu_seconds_per_token),
     )
-
-
-def _document(arguments: argparse.Namespace, facts: DeviceFacts, results: list[DecodeResult]) -> dict[str, Any]:
-    return {
-        "measurement": "decode",
-        "python": platform.python_version(),
-        "device": dataclasses.asdict(facts),
-        "prompt_tokens": arguments.prompt_tokens,
-        "new_tokens": arguments.new_tokens,
-        "results": [
-            {
-                **dataclasses.asdict(result),
-                "tokens_per_s": 1 / result.seconds_per_token,
-                "bytes_per_s": result.bytes_per_s,
-                "share_of_read_bandwidth": result.bytes_per_s / facts.read_bytes_per_s,
-            }
-            for result in results
-        ],
-    }

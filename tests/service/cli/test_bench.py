@@ -34,3 +34,24 @@ def test_a_context_too_short_for_the_run_is_refused(capsys: pytest.CaptureFixtur
 def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "decode", "--device", "cpu", "--model", str(tmp_path / "nothing")]) == 1
     assert "no such file" in capsys.readouterr().err
+
+
+def test_a_plot_is_a_png(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    model, picture = write_tiny_folder(tmp_path / "tiny"), tmp_path / "share.png"
+    flags = ["--device", "cpu", "--prompt-tokens", "4", "--new-tokens", "4", "--turns", "1", "--plot", str(picture)]
+    assert main(["bench", "decode", "--model", str(model), *flags]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_names_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "decode", "--device", "cpu", "--plot", str(tmp_path / "share.png")]) == 1
+    assert "soloist[bench]" in capsys.readouterr().err
+
+
+def test_a_plot_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", "--device", "cpu", "--plot", "share.svg"]) == 2
+    assert "ends in .png" in capsys.readouterr().err
