@@ -52,12 +52,12 @@ class FusedOps:
 
     def adopt(self, x: torch.Tensor) -> None:
         """Take over a one-row x that others have written."""
-        norm_kernel.norm(x, None, 0.0, self._rounding(x), self._launch, norm=False, early=False)
+        norm_kernel.norm(x, None, 0.0, self.rounding(x), self._launch, norm=False, early=False)
         self._followed = x.data_ptr()
 
     def embed(self, embedding: torch.Tensor, table: SlotTable, x: torch.Tensor) -> None:
         """See Ops.embed."""
-        embed_kernel.embed(embedding, table.active, table.token, None, x, self._rounding(x), self._launch)
+        embed_kernel.embed(embedding, table.active, table.token, None, x, self.rounding(x), self._launch)
         self._follow(x)
 
     def norm_linear(self, x: torch.Tensor, linear: Linear, eps: float, out: torch.Tensor) -> None:
@@ -87,7 +87,7 @@ class FusedOps:
         """See Ops.linear_residual."""
         n, k = linear.weight.shape
         setting = self.tuning.row_setting("down" if k > n else "out", n, k)
-        rounded = self._rounding(residual)
+        rounded = self.rounding(residual)
         linear_residual_kernel.linear_residual(
             x, linear.weight, linear.bias, residual, rounded, setting, self._launch
         )
@@ -124,7 +124,7 @@ class FusedOps:
         """
         self._head(x, weights, eps, logits, self._keys)
         pick_kernel.pick(
-            self._keys, table, stop_ids, picked, weights.embedding, x, self._rounding(x), self._launch
+            self._keys, table, stop_ids, picked, weights.embedding, x, self.rounding(x), self._launch
         )
         self._follow(x)
 
@@ -142,7 +142,7 @@ class FusedOps:
         setting = self.tuning.row_setting("head", n, k)
         head_kernel.head(normed, weights.head, logits, keys, setting, self._launch)
 
-    def _rounding(self, x: torch.Tensor) -> torch.Tensor:
+    def rounding(self, x: torch.Tensor) -> torch.Tensor:
         """Where the rounding of x is kept. One row has its own, since it lasts from step to step."""
         return self._rounded_one if x.shape[0] == 1 else self._rounded[: x.shape[0]]
 
@@ -156,7 +156,7 @@ class FusedOps:
             normed = self._normed[: x.shape[0]]
             norm_kernel.norm(x, None, eps, normed, self._launch)
             return normed, False
-        rounded = self._rounding(x)
+        rounded = self.rounding(x)
         if x.shape[0] > 1 or self._followed != x.data_ptr():
             norm_kernel.norm(x, None, eps, rounded, self._launch, norm=False)
             self._follow(x)
