@@ -82,7 +82,10 @@ class SamplerTable:
     integers `[S, 2]` int64: seed bits, top_k (V when off).
     stop_ids `[S, 32 + ends]` int64, padded with -1.
     counts `[S, V]` int32: how often the answer holds an id. seen `[S, V]` bool: prompt or answer holds it.
-    bias `[S, V]` float32. blocks `[ceil(V / 4)]` int64: 0, 1, 2, ..., the counter of the generator.
+    bias `[S, V]` float32.
+    allowed `[S, ceil(V / 32)]` int32: bit i % 32 of word i // 32 is set where id i may be chosen; all are where the
+    answer is free. bits `[32]` int32: 0, 1, 2, ..., 31.
+    blocks `[ceil(V / 4)]` int64: 0, 1, 2, ..., the counter of the generator.
     """
 
     numbers: torch.Tensor
@@ -91,6 +94,8 @@ class SamplerTable:
     counts: torch.Tensor
     seen: torch.Tensor
     bias: torch.Tensor
+    allowed: torch.Tensor
+    bits: torch.Tensor
     blocks: torch.Tensor
 
     @classmethod
@@ -105,6 +110,8 @@ class SamplerTable:
             counts=torch.zeros(slots, vocabulary, dtype=torch.int32, device=device),
             seen=torch.zeros(slots, vocabulary, dtype=torch.bool, device=device),
             bias=torch.zeros(slots, vocabulary, dtype=torch.float32, device=device),
+            allowed=torch.full((slots, (vocabulary + 31) // 32), -1, dtype=torch.int32, device=device),
+            bits=torch.arange(32, dtype=torch.int32, device=device),
             blocks=torch.arange((vocabulary + 3) // 4, dtype=torch.int64, device=device),
         )
 
@@ -146,6 +153,7 @@ class SamplerTable:
             said = read[len(prompt_ids) :]
             self.counts[slot].index_add_(0, said, torch.ones_like(said, dtype=torch.int32))
         self.bias[slot].zero_()
+        self.allowed[slot].fill_(-1)
         if params.logit_bias:
             ids = torch.tensor(list(params.logit_bias), dtype=torch.int64, device=device)
             self.bias[slot].index_copy_(0, ids, torch.tensor(list(params.logit_bias.values()), device=device))
@@ -288,7 +296,8 @@ def _pick(logits: torch.Tensor, stages: Stages, slots: SlotTable, sampler: Sampl
     adjusted = torch.where(seen, penalised, logits)
     adjusted = adjusted - counts * frequency - (counts > 0) * presence
     adjusted = adjusted + sampler.bias.index_select(0, active)[0]
-    scaled = adjusted * inverse_temperature
+    allowed = (sampler.allowed.index_select(0, active).view(-1, 1) >> sampler.bits & 1).view(-1)[: logits.shape[0]]
+    scaled = torch.where(allowed != 0, adjusted * inverse_temperature, float("-inf"))
 
     gap = scaled.max() - scaled
     keep = gap <= min_p_gap

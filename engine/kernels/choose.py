@@ -7,7 +7,7 @@ turn's wishes are on is data, so one captured graph serves them all. Kernels by 
     sampled     adjust, candidates, advance
     truncated   adjust, the three of `truncate`, candidates, advance
 
-Bytes: adjust reads 13 V and writes 4 V, candidates reads 4 V and advance 2 W of embedding.
+Bytes: adjust reads 13 V, and a bit for each id, and writes 4 V, candidates reads 4 V and advance 2 W of embedding.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @triton.jit
 def _adjust(
-    logits, active, counts, seen, bias, numbers, scaled, maxima, histograms,
+    logits, active, counts, seen, bias, allowed, numbers, scaled, maxima, histograms,
     V: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, CLEARED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
@@ -64,6 +64,7 @@ def _adjust(
     count = tl.load(counts + row + ids, mask=valid, other=0)
     known = tl.load(seen + row + ids, mask=valid, other=0) != 0
     offset = tl.load(bias + row + ids, mask=valid, other=0.0)
+    word = tl.load(allowed + slot * ((V + 31) // 32) + ids // 32, mask=valid, other=0)
     wishes = numbers + slot * NUMBERS
     repetition = tl.load(wishes + REPETITION)
     penalised = tl.where(logit > 0, tl.div_rn(logit, tl.broadcast_to(repetition, (BLOCK,))), logit * repetition)
@@ -71,6 +72,7 @@ def _adjust(
     adjusted = adjusted - count.to(tl.float32) * tl.load(wishes + FREQUENCY)
     adjusted = adjusted - tl.where(count > 0, tl.load(wishes + PRESENCE), 0.0)
     adjusted = (adjusted + offset) * tl.load(wishes + INVERSE_TEMPERATURE)
+    adjusted = tl.where(((word >> (ids % 32)) & 1) != 0, adjusted, float("-inf"))
     tl.store(scaled + ids, adjusted, mask=valid)
     tl.store(maxima + block, tl.max(tl.where(valid, adjusted, float("-inf")), axis=0))
     # The step before this one is the last that read the histograms, the next kernel the first that adds to them.
@@ -203,8 +205,8 @@ class Chooser:
     def _adjust(self, logits: torch.Tensor, *, truncated: bool) -> None:
         sampler = self._sampler
         _adjust[(self._blocks,)](
-            logits, self._slots.active, sampler.counts, sampler.seen.view(torch.int8), sampler.bias, sampler.numbers,
-            self._scaled, self._maxima, self._truncation.histograms,
+            logits, self._slots.active, sampler.counts, sampler.seen.view(torch.int8), sampler.bias, sampler.allowed,
+            sampler.numbers, self._scaled, self._maxima, self._truncation.histograms,
             V=self._vocabulary, BLOCK=BLOCK, BLOCKS=self._blocks,
             CLEARED=self._truncation.histograms.numel() if truncated else 0, PDL=self._launch.dependent,
             **self._launch.options(WARPS),

@@ -88,6 +88,13 @@ def drawn(vocabulary: int, seed: int, spread: float = 3.0) -> torch.Tensor:
     return torch.randn(vocabulary, generator=torch.Generator().manual_seed(seed)) * spread
 
 
+def packed(allowed: torch.Tensor) -> torch.Tensor:
+    """`[V]` bool as `[ceil(V / 32)]` int32, a bit an id."""
+    padded = torch.zeros((allowed.shape[0] + 31) // 32 * 32, dtype=torch.int64)
+    padded[: allowed.shape[0]] = allowed
+    return (padded.view(-1, 32) << torch.arange(32)).sum(1).to(torch.int32)
+
+
 MIXES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "penalised": {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": -0.7},
@@ -120,6 +127,34 @@ def test_ids_and_tables_equal_the_twins(mix: str, device: torch.device) -> None:
         pair.begin(params, position=2**31 - 2 + state)
         for step in range(3):  # scratch and counts as the step before left them
             pair.step(drawn(515, 10 * state + step), Stages.of(params))
+
+
+@pytest.mark.parametrize("vocabulary", [33, 1025])
+@pytest.mark.parametrize("share", [0.02, 0.5])
+@pytest.mark.parametrize("mix", ["sampled", "cold", "min_p", "all"])
+def test_a_mask_leaves_the_same_ids(mix: str, share: float, vocabulary: int, device: torch.device) -> None:
+    pair = Pair(vocabulary, device)
+    wishes = MIXES[mix] | {"logit_bias": {7: 3.5}, "stop_token_ids": ()}
+    pair.begin(SamplingParams(**wishes, seed=21))
+    generator = torch.Generator().manual_seed(vocabulary)
+    for step in range(3):
+        allowed = torch.rand(vocabulary, generator=generator) < share
+        allowed[int(torch.randint(vocabulary, (1,), generator=generator))] = True
+        for side in (pair.fast, pair.slow):
+            side.sampler.allowed[ACTIVE] = packed(allowed)
+            side.sampler.allowed[NEIGHBOUR] = 0
+        assert allowed[pair.step(drawn(vocabulary, step), Stages.of(SamplingParams(**wishes)))]
+
+
+@pytest.mark.parametrize("only", [0, 31, 32, 514])
+@pytest.mark.parametrize("mix", ["sampled", "all"])
+def test_a_mask_may_leave_one_id(only: int, mix: str, device: torch.device) -> None:
+    pair = Pair(515, device)
+    params = SamplingParams(**MIXES[mix], seed=5)
+    pair.begin(params)
+    for side in (pair.fast, pair.slow):
+        side.sampler.allowed[ACTIVE] = packed(torch.arange(515) == only)
+    assert pair.step(drawn(515, 1), Stages.of(params)) == only
 
 
 @pytest.mark.parametrize("vocabulary", [1, 3, 1024, 1025, 5000])
@@ -254,7 +289,7 @@ POINTERS = {
     "logits": "*fp32", "scaled": "*fp32", "maxima": "*fp32", "numbers": "*fp32", "bias": "*fp32", "x": "*fp32",
     "active": "*i64", "integers": "*i64", "histograms": "*i64", "state": "*i64", "best": "*i64", "token": "*i64",
     "position": "*i64", "stop_ids": "*i64", "picked": "*i64", "counts": "*i32", "seen": "*i8", "stopped": "*i8",
-    "embedding": "*bf16", "rounded": "*bf16",
+    "allowed": "*i32", "embedding": "*bf16", "rounded": "*bf16",
 }
 SIZES = {
     "V": V, "BLOCK": choose.BLOCK, "BLOCKS": BLOCKS, "BLOCKS_PADDED": PADDED, "CLEARED": 20480, "STOPS": 33,
