@@ -5,34 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 import torch
 
 from engine.architecture import Architecture
 from engine.errors import StepError
+from engine.history import Made, Segment, cut
 from engine.kernels.ops import LayerCache
-
-
-class Made(StrEnum):
-    """How keys and values came about: their bits depend on it."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """`tokens` consecutive positions made in one way.
-
-    A prefill chunk was computed with `rows` rows, of which the first `tokens` are kept; a decoded segment has one row a
-    step.
-    """
-
-    made: Made
-    tokens: int
-    rows: int
 
 
 @dataclass(slots=True)
@@ -61,22 +41,16 @@ class Context:
     def keep(self, tokens: int) -> None:
         """Forget everything after the first `tokens` positions."""
         del self.ids[tokens:]
-        kept: list[Segment] = []
-        for segment in self.segments:
-            length = min(segment.tokens, tokens)
-            if length:
-                kept.append(Segment(segment.made, length, segment.rows))
-            tokens -= length
-        self.segments = kept
+        self.segments = cut(self.segments, tokens)
 
-    def append(self, made: Made, ids: Sequence[int]) -> None:
-        """Record positions just computed: one prefill chunk, or one decoded id."""
+    def append(self, made: Made, ids: Sequence[int], rows: int = 1) -> None:
+        """Record positions just computed: the kept part of a prefill chunk of `rows` rows, or decoded ids."""
         self.ids.extend(ids)
         last = self.segments[-1] if self.segments else None
         if made is Made.DECODE and last is not None and last.made is Made.DECODE:
-            self.segments[-1] = Segment(Made.DECODE, last.tokens + len(ids), 1)
+            self.segments[-1] = Segment(made, last.tokens + len(ids), 1)
         else:
-            self.segments.append(Segment(made, len(ids), len(ids) if made is Made.PREFILL else 1))
+            self.segments.append(Segment(made, len(ids), rows))
 
     def close(self) -> None:
         """Give the slot back. Safe to call twice."""

@@ -1,14 +1,7 @@
-"""open -> generate -> close. Every token of an answer is one decode step, and in steady state one replay.
-
-Prefill fills the cache for all but the last prompt token. That one is the first to go through the decode step, whose
-choice is the answer's first token. So prefill has no sampler of its own, and the count of steps is the count of tokens.
-"""
+"""open -> generate -> close. Every token of an answer is one decode step, and in steady state one replay."""
 
 from __future__ import annotations
 
-import hashlib
-import platform
-from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,20 +10,24 @@ import torch
 
 from engine import faults
 from engine.architecture import Architecture, GenericArchitecture
-from engine.cache import Context, Made
+from engine.cache import Context
 from engine.checkpoint import Checkpoint, GenericFolder, open_model
 from engine.checkpoint.source import GenerationDefaults
 from engine.config import EngineConfig
 from engine.errors import ContextLengthError, DeviceError, GraphError, InvalidRequestError, StepError
-from engine.events import CaptureCause, EagerReason, Listener, PrefillDone, ignore
+from engine.events import CaptureCause, EagerReason, Listener, ignore
+from engine.fingerprint import fingerprint
+from engine.history import Resumption
 from engine.kernels.ops import DecoderWeights
 from engine.model import Decoder
-from engine.outputs import Prefilled, Token, TurnStep
+from engine.outputs import TurnStep
 from engine.params import SamplingParams
+from engine.resumption import Bounds, check_resumption
 from engine.setup import NativeModel, context_of, load_model, make_player
-from engine.stepper import Flight, Stepper
+from engine.stepper import Stepper
 from engine.text import ChatText, build_chat_text
 from engine.threads import available_threads
+from engine.turn import Turns
 
 if TYPE_CHECKING:
     from engine.generic.loading import GenericModel
@@ -110,6 +107,7 @@ class Engine:
             self._decoder, slots = make_player(config, model, context, len(self._end_ids))
             self._cache = self._decoder.cache
             self._stepper = Stepper(self._decoder, config, context, slots, listener)
+            self._turns = Turns(self._decoder, self._stepper, self._chunk, context, self._end_ids, listener)
             with torch.inference_mode():
                 self._stepper.capture(CaptureCause.START)
         self.info = EngineInfo(
@@ -122,7 +120,11 @@ class Engine:
             precision=str(model.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
             kv_bytes=self._cache.bytes,
-            fingerprint=self._fingerprint(model.architecture, model.dtype),
+            fingerprint=fingerprint(
+                (checkpoint.digest(), model.architecture, model.dtype, self._decoder.toolkit_name),
+                (context, config.prefill_chunk),
+                device,
+            ),
         )
         if config.graphs == "strict":
             self._require_graphs()
@@ -139,7 +141,11 @@ class Engine:
         return self._cache.open_context()
 
     def generate(
-        self, context: Context, prompt_ids: Sequence[int], params: SamplingParams
+        self,
+        context: Context,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        resumption: Resumption | None = None,
     ) -> Generator[TurnStep, None, None]:
         """Play one turn: Prefilled at once and after each chunk, then a Token a step.
 
@@ -147,10 +153,17 @@ class Engine:
         full context. Close it at any yield to cancel; the context stays usable. Turns of different contexts may take
         turns at yields: no bit of either changes.
 
-        Raises ContextLengthError or InvalidRequestError before the first yield, StepError or FatalDeviceError later.
+        With a `resumption` the emitted ids are not yielded again, though they count for `max_tokens`: what has to be
+        repeated of them is a Replayed a step, then the answer goes on.
+
+        Raises ContextLengthError or InvalidRequestError before the first yield, StepError, ReplayError or
+        FatalDeviceError later.
         """
         self._check(context, prompt_ids, params)
-        return self._turn(context, prompt_ids, params)
+        if resumption is not None:
+            bounds = Bounds(self.info.context, self._chunk, self.info.architecture.vocabulary)
+            check_resumption(resumption, len(prompt_ids), params, self._end_ids, bounds)
+        return self._turns.play(context, prompt_ids, params, resumption)
 
     def replace_weights(self, weights: DecoderWeights) -> None:
         """Serve other weights of the same shapes. Graphs hold the addresses of the old ones: they go first.
@@ -171,65 +184,6 @@ class Engine:
         """Give device memory back. The engine cannot be used afterwards."""
         self._stepper.drop_graphs()
         del self._decoder, self._cache, self._stepper
-
-    def _turn(
-        self, context: Context, prompt_ids: Sequence[int], params: SamplingParams
-    ) -> Generator[TurnStep, None, None]:
-        context.busy = True
-        try:
-            cached = min(context.shared_prefix(prompt_ids), len(prompt_ids) - 1)
-            context.keep(cached)
-            yield Prefilled(cached, cached, len(prompt_ids))
-            last = len(prompt_ids) - 1
-            for start in range(cached, last, self._chunk):
-                self._prefill(context, prompt_ids[start : min(start + self._chunk, last)])
-                yield Prefilled(cached, len(context.ids), len(prompt_ids))
-            yield from self._decode(context, prompt_ids, params)
-        finally:
-            context.busy = False
-
-    def _decode(
-        self, context: Context, prompt_ids: Sequence[int], params: SamplingParams
-    ) -> Generator[Token, None, None]:
-        room = self.info.context - len(prompt_ids) + 1
-        budget = room if params.max_tokens is None else min(room, params.max_tokens)
-        next_id = prompt_ids[-1]
-        first = len(prompt_ids) - 1
-        in_flight: deque[Flight] = deque()
-        self._begin(context, prompt_ids, params)
-        enqueued = 0
-        for made in range(budget):
-            while enqueued < min(budget, made + 1 + self._stepper.lookahead):
-                in_flight.append(self._play(context, first + enqueued, params))
-                enqueued += 1
-            token = self._land(in_flight.popleft(), params)
-            context.append(Made.DECODE, (next_id,))
-            next_id = token.token_id
-            yield token
-            if token.end:
-                return
-
-    @torch.inference_mode()
-    def _begin(self, context: Context, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        with faults.named():
-            self._decoder.buffers.sampler.write(context.slot, params, prompt_ids, sorted(self._end_ids))
-            self._stepper.begin(context.slot, prompt_ids[-1], len(prompt_ids) - 1)
-
-    @torch.inference_mode()
-    def _prefill(self, context: Context, ids: Sequence[int]) -> None:
-        with faults.named():
-            seconds = self._stepper.prefill(context.slot, len(context.ids), ids)
-        context.append(Made.PREFILL, ids)
-        self._listener(PrefillDone(len(ids), seconds))
-
-    @torch.inference_mode()
-    def _play(self, context: Context, position: int, params: SamplingParams) -> Flight:
-        with faults.named():
-            return self._stepper.play(context.slot, position, params)
-
-    def _land(self, flight: Flight, params: SamplingParams) -> Token:
-        with faults.named():
-            return self._stepper.land(flight, params, self._end_ids)
 
     def _check(self, context: Context, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         vocabulary = self.info.architecture.vocabulary
@@ -253,19 +207,6 @@ class Engine:
                 + (f" ({state.eager_reason})" if state.eager_reason else "")
                 + "; see the log for the first failure, or start with --graphs on to serve without them"
             )
-
-    def _fingerprint(self, architecture: Architecture | GenericArchitecture, dtype: torch.dtype) -> str:
-        info = (
-            torch.__version__,
-            torch.cuda.get_device_name() if self._stepper.lookahead else platform.processor() or platform.machine(),
-            str(dtype),
-            self._checkpoint.digest(),
-            architecture,
-            self._decoder.toolkit_name,
-            self._chunk,
-            torch.get_num_threads() if not self._stepper.lookahead else 0,
-        )
-        return hashlib.sha256(repr(info).encode()).hexdigest()[:32]
 
 
 def _device(config: EngineConfig) -> torch.device:

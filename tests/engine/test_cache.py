@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from engine.architecture import Architecture
-from engine.cache import KVCache, Made, Segment, cache_bytes
+from engine.cache import KVCache, cache_bytes
 from engine.errors import StepError
+from engine.history import Made, Segment
 
 SHAPE = Architecture("llama", 2, 32, 4, 2, 8, 64, 100, 128, 1e-5, 1e4)
 
@@ -37,7 +38,7 @@ def test_layers_are_views_of_one_tensor(cache: KVCache) -> None:
 
 def test_the_longest_common_prefix_is_shared(cache: KVCache) -> None:
     context = cache.open_context()
-    context.append(Made.PREFILL, (5, 6, 7))
+    context.append(Made.PREFILL, (5, 6, 7), 3)
     assert context.shared_prefix((5, 6, 9, 9)) == 2
     assert context.shared_prefix((5, 6, 7, 8)) == 3
     assert context.shared_prefix((5,)) == 1
@@ -46,10 +47,10 @@ def test_the_longest_common_prefix_is_shared(cache: KVCache) -> None:
 
 def test_history_keeps_how_each_position_was_made(cache: KVCache) -> None:
     context = cache.open_context()
-    context.append(Made.PREFILL, (1, 2, 3))
+    context.append(Made.PREFILL, (1, 2, 3), 3)
     context.append(Made.DECODE, (4,))
     context.append(Made.DECODE, (5,))
-    context.append(Made.PREFILL, (6, 7))
+    context.append(Made.PREFILL, (6, 7), 2)
     assert context.segments == [
         Segment(Made.PREFILL, 3, 3),
         Segment(Made.DECODE, 2, 1),

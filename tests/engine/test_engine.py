@@ -14,6 +14,7 @@ import torch
 from engine import Engine, EngineConfig, SamplingParams
 from engine.errors import ContextLengthError, DeviceError, GraphError, InvalidRequestError, StepError
 from engine.events import EagerReason, EngineEvent, PrefillDone, StepDone
+from engine.history import Made, Segment
 from engine.outputs import Prefilled, Token
 from tests.checkpoints import LLAMA3_ROPE, Sizes, write_tiny_folder
 
@@ -106,7 +107,8 @@ def test_a_turn_reports_its_prefill_then_its_tokens(engine: Engine) -> None:
     answer = [step.token_id for step in first if isinstance(step, Token)]
     assert context.tokens == (*prompt, *answer[:-1])
     second = list(engine.generate(context, [*prompt, *answer, 50, 51], never_ending(max_tokens=2)))
-    assert second[0] == Prefilled(42, 42, 45), "what the context holds is not computed again"
+    made = (*(Segment(Made.PREFILL, n, n) for n in (16, 16, 7)), Segment(Made.DECODE, 3, 1))
+    assert second[0] == Prefilled(42, 42, 45, made), "what the context holds is not computed again"
     context.close()
 
 
@@ -124,7 +126,7 @@ def test_the_same_prompt_again_recomputes_only_its_last_token(engine: Engine) ->
     prompt = list(range(9, 40))
     first = [s for s in engine.generate(context, prompt, never_ending(max_tokens=4)) if isinstance(s, Token)]
     steps = list(engine.generate(context, prompt, never_ending(max_tokens=4)))
-    assert steps[0] == Prefilled(30, 30, 31)
+    assert steps[0] == Prefilled(30, 30, 31, (Segment(Made.PREFILL, 16, 16), Segment(Made.PREFILL, 14, 14)))
     assert steps[1:] == first
     context.close()
 
