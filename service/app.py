@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.events import EngineEvent, Listener
 from service.conversation import Conversations
+from service.errors import EngineLostError, loggable
 from service.events import Load, ServiceEvent, TokenMade
 from service.keys import KeyFile, KeyFileError
 from service.ops.drain import Drain, DrainTimes, Phase
@@ -237,17 +238,19 @@ class App:
             self._show_load()
             if self.worker.state in (WorkerState.READY, WorkerState.DRAINING):
                 if not self.worker.alive:
-                    self.worker.give_up(RuntimeError("the engine's thread died"))
+                    self.worker.give_up(EngineLostError("the engine's thread died"))
                 elif self.worker.heartbeat_age_s > self.settings.hang_s:
-                    self.worker.give_up(RuntimeError(f"the engine made no step for {self.settings.hang_s:g} s"))
+                    self.worker.give_up(EngineLostError(f"the engine made no step for {self.settings.hang_s:g} s"))
 
     def _lose_engine(self, error: BaseException) -> None:
         if self.health.state is Readiness.ENGINE_LOST:
             return
         starting = self.health.state is Readiness.LOADING
         self._exit_code = EXIT_CANNOT_START if starting else EXIT_ENGINE_LOST
-        text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        logger.critical("cannot start" if starting else "engine lost", extra={"fields": {"error": text}})
+        # While loading nobody has said anything yet, so that an error can quote nobody.
+        whole = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        fields = {"error": whole if starting else loggable(error)}
+        logger.critical("cannot start" if starting else "engine lost", extra={"fields": fields})
         self._move_health(Readiness.ENGINE_LOST)
         self._stirred.set()
 

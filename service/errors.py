@@ -5,6 +5,8 @@ Errors of the engine that are the caller's own (`engine.errors.InvalidRequestErr
 
 from __future__ import annotations
 
+from engine.errors import EngineError, InvalidRequestError
+
 
 class ServiceError(Exception):
     """Root of everything the service raises on purpose."""
@@ -116,3 +118,13 @@ class EngineLostError(ServiceError):
 
     def __init__(self, message: str = "this server lost its engine and is going away; ask another one") -> None:
         super().__init__(message)
+
+
+def loggable(error: BaseException) -> str:
+    """What a log may say of an error: the text of those that are ours and quote no message, of others the type alone.
+
+    A library's error may quote whatever it was given, and that may be what somebody said.
+    """
+    ours = isinstance(error, EngineError | EngineLostError | OSError) and not isinstance(error, InvalidRequestError)
+    text = " ".join(str(error).split()) if ours else ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

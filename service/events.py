@@ -197,10 +197,11 @@ class TurnAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class TurnRefused:
-    """A turn was not let in."""
+    """A turn was not let in. `caller` as in its request."""
 
     request_id: str
     reason: Refusal
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,8 @@ class TurnEnded:
         discarded_tokens: tokens made beyond them, before the engine heard that the turn was over.
         replays, eager_steps: how all those decode steps were run; together completion + discarded.
         cancel_to_idle_s: from the wish to break off until the engine had stopped work on it; None if not broken off.
+        queue_s, first_token_s: since its admission; None for what never came.
+        caller, session_id: as in its request.
     """
 
     request_id: str
@@ -255,6 +258,10 @@ class TurnEnded:
     replays: int
     eager_steps: Mapping[str, int]
     cancel_to_idle_s: float | None = None
+    queue_s: float | None = None
+    first_token_s: float | None = None
+    caller: str = ""
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

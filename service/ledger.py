@@ -66,7 +66,7 @@ class Ledger:
 
     def refused(self, request: TurnRequest, error: ServiceError) -> None:
         """A turn was not let in."""
-        self.tell(TurnRefused(request.request_id, REFUSALS[type(error)]))
+        self.tell(TurnRefused(request.request_id, REFUSALS[type(error)], request.caller))
 
     def admitted(self, request: TurnRequest) -> None:
         """A turn was let in."""
@@ -85,7 +85,8 @@ class Ledger:
             self._admission.learn_token(what.step_s)
             if stream.last_token_s is None:
                 began_s = stream.began.at_s if stream.began else stream.admitted_s
-                self.tell(FirstToken(request_id, what.at_s - stream.admitted_s, what.at_s - began_s))
+                stream.first_token_s = what.at_s - stream.admitted_s
+                self.tell(FirstToken(request_id, stream.first_token_s, what.at_s - began_s))
             else:
                 self.tell(TokenMade(request_id, what.at_s - stream.last_token_s, what.stalls))
         elif what.end in (TurnEnd.STOP, TurnEnd.LENGTH):
@@ -110,4 +111,8 @@ class Ledger:
                 eager_steps=stream.eager_steps,
                 cancel_to_idle_s=max(over_s - (cancelled_s or over_s), 0.0) if broken_off else None,
             )
+                queue_s=stream.began.at_s - stream.admitted_s if stream.began else None,
+                first_token_s=stream.first_token_s,
+                caller=stream.request.caller,
+                session_id=stream.request.session_id,
         )

@@ -165,6 +165,7 @@ class TurnStream:
     ) -> None:
         self.turn_id = turn_id
         self.request = request
+        first_token_s: after its admission, or None.
         self.admitted_s = admitted_s
         self.began: Began | None = None
         self.last_token_s: float | None = None
@@ -176,6 +177,7 @@ class TurnStream:
         self.over: Over | None = None
         self.end: TurnEnd | None = None
         self._send = send
+        self.first_token_s: float | None = None
         self._acknowledge_every = max(1, window // 2)
         self._untold = 0
         self._waiting: deque[Happening] = deque()

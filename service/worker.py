@@ -11,7 +11,7 @@ from enum import StrEnum
 from engine.events import EngineEvent, Listener, Progress
 from engine.events import ignore as ignore_engine
 from service.admission import Admission
-from service.errors import DrainingError, EngineLostError, NotReadyError, ServiceError
+from service.errors import DrainingError, EngineLostError, NotReadyError, ServiceError, loggable
 from service.events import EngineStateChanged, Load, SessionEvicted, TurnEnd, TurnRequest
 from service.ledger import Ledger, ServiceListener, ignore
 from service.mailbox import (
@@ -254,7 +254,10 @@ class Worker:
     def _lose(self, error: BaseException | None) -> None:
         """The thread is gone: every turn that it still owed an end gets one here."""
         self.failure = error
-        self._become(WorkerState.STOPPED if error is None else WorkerState.FAILED, "" if error is None else repr(error))
+        if error is None:
+            self._become(WorkerState.STOPPED)
+        else:
+            self._become(WorkerState.FAILED, loggable(error))
         for stream in list(self._streams.values()):
             if error is None:
                 over = Over(self.clock(), TurnEnd.DRAINED_IN_QUEUE, DrainingError())

@@ -5,19 +5,25 @@ A record's own facts travel as `extra={"fields": {...}}` and stay apart from its
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import secrets
 import sys
 import time
+import traceback
 from typing import Any, TextIO
 
 from engine.events import CaptureOutcome, EngineEvent, GraphCaptured, Progress, VerifyMismatch
+from service.errors import loggable
 from service.events import EngineStateChanged, ServiceEvent, SessionEvicted, TurnEnded, TurnRefused
 
 ROOT = "soloist"
 logger = logging.getLogger("soloist.server")
+audit = logging.getLogger("soloist.audit")  # a line for each turn, so that it can be kept apart
 
 _BAR_WIDTH = 24
+_LONGEST_CHAIN = 8  # errors that led to one another
 _LOGGED_SHARE = 0.25  # progress in a log file: a line each quarter
 
 
@@ -30,11 +36,11 @@ class JsonLines(logging.Formatter):
             "time": f"{seconds}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             **_fields(record),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = _traceback(record)
         return json.dumps(line, ensure_ascii=True, default=str)
 
 
@@ -44,11 +50,11 @@ class HumanLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         fields = "  ".join(f"{key}={value}" for key, value in _fields(record).items() if key != "traceback")
-        line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{'  ' + fields if fields else ''}"
+        line = f"{clock} {record.levelname.lower():7} {_message(record)}{'  ' + fields if fields else ''}"
         if "traceback" in _fields(record):
             line += "\n" + str(_fields(record)["traceback"]).rstrip()
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + _traceback(record)
         return line
 
 
@@ -98,6 +104,8 @@ class LogEvents:
 
     def __init__(self, progress: ProgressLines | None = None) -> None:
         self._progress = progress or ProgressLines()
+        # Lines of one session can be told to be of one, and not whose: clients may call sessions after people.
+        self._hash_key = secrets.token_bytes(16)
 
     def engine_event(self, event: EngineEvent) -> None:
         """Listener for the engine's events; any thread."""
@@ -125,23 +133,38 @@ class LogEvents:
         """Listener for the service's events; any thread."""
         match event:
             case TurnEnded():
-                logger.info("turn", extra={"fields": _turn_fields(event)})
+                fields = _turn_fields(event)
+                if event.session_id:
+                    fields["session"] = self._session(event)
+                audit.info("turn", extra={"fields": fields})
             case TurnRefused():
-                fields = {"request_id": event.request_id, "reason": event.reason.value}
-                logger.info("turn refused", extra={"fields": fields})
+                audit.info("turn refused", extra={"fields": _refused_fields(event)})
             case EngineStateChanged():
                 level = logging.ERROR if event.state == "failed" else logging.INFO
-                fields = {"state": event.state} | ({"detail": event.detail} if event.detail else {})
-                logger.log(level, "engine", extra={"fields": fields})
+                detail = {"detail": event.detail} if event.detail else {}
+                logger.log(level, "engine", extra={"fields": {"state": event.state, **detail}})
             case SessionEvicted():
                 logger.debug("idle session evicted", extra={"fields": {"kv_tokens": event.kv_tokens}})
             case _:
                 pass
 
+    def _session(self, event: TurnEnded) -> str:
+        named = f"{event.caller}\0{event.session_id}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(named, digest_size=6, key=self._hash_key).hexdigest()
+
+
+def _refused_fields(event: TurnRefused) -> dict[str, object]:
+    return {"request_id": event.request_id, **_caller(event.caller), "reason": event.reason.value}
+
+
+def _caller(caller: str) -> dict[str, str]:
+    return {"caller": caller} if caller else {}
+
 
 def _turn_fields(event: TurnEnded) -> dict[str, object]:
     fields: dict[str, object] = {
         "request_id": event.request_id,
+        **_caller(event.caller),
         "end": event.end.value,
         "seconds": round(event.duration_s, 4),
         "prompt_tokens": event.prompt_tokens,
@@ -149,11 +172,29 @@ def _turn_fields(event: TurnEnded) -> dict[str, object]:
         "completion_tokens": event.completion_tokens,
         "replays": event.replays,
     }
+    for name in ("queue_s", "first_token_s"):
+        if (seconds := getattr(event, name)) is not None:
+            fields[name] = round(seconds, 4)
     if event.eager_steps:
         fields["eager_steps"] = dict(event.eager_steps)
     if event.cancel_to_idle_s is not None:
         fields["cancel_to_idle_s"] = round(event.cancel_to_idle_s, 4)
     return fields
+
+
+def _message(record: logging.LogRecord) -> str:
+    """asyncio's own lines go on with the repr of a task, and so with that of its error."""
+    return record.getMessage().partition("\n")[0] if record.name == "asyncio" else record.getMessage()
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    """As Python writes it, but of an error only what `loggable` lets through."""
+    error = record.exc_info[1] if record.exc_info else None
+    parts: list[str] = []
+    while error is not None and len(parts) < _LONGEST_CHAIN:
+        parts.append("".join([*traceback.format_tb(error.__traceback__), loggable(error)]))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\nafter\n".join(reversed(parts))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
