@@ -209,7 +209,7 @@ class App:
         model = served_model(cast("ModelPort", self.worker.engine))
         graphs = str(model.graphs().eager_reason or "on")
         self.metrics.serve_model(
-            Served(version(), model.name, model.device, model.precision, model.fingerprint, graphs)
+            Served(version(), model.name, model.device, model.precision, model.decoder, model.fingerprint, graphs)
         )
         self._chat.serve(model, Conversations(self.worker), self.worker.load)
         if self.health.state is Readiness.LOADING:

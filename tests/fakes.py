@@ -142,6 +142,7 @@ class FakeInfo:
     slots: int = 4
     device: str = "cpu"
     precision: str = "float32"
+    decoder: str = "native"
     fingerprint: str = "fake-fingerprint"
     threads: int = 1
     kv_bytes: int = 1 << 20

@@ -116,7 +116,10 @@ class GraphState:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What is served. `limits` maps the names of soloist.v1.Limits to figures."""
+    """What is served. `limits` maps the names of soloist.v1.Limits to figures.
+
+    `decoder` is `native`, or `transformers` and its version, which is slower.
+    """
 
     model: str
     version: str
@@ -125,6 +128,7 @@ class ServerInfo:
     numerics_fingerprint: str
     graphs: GraphState
     limits: Mapping[str, int] = field(default_factory=dict)
+    decoder: str = "native"
 
 
 @dataclass(frozen=True, slots=True)

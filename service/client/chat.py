@@ -210,6 +210,7 @@ class ChatClient:
             info.numerics_fingerprint,
             GraphState(graphs.enabled, graphs.captured, graphs.pool_bytes, graphs.context_tokens, graphs.eager_reason),
             {field.name: getattr(info.limits, field.name) for field in chat_pb2.Limits.DESCRIPTOR.fields},
+            info.decoder or "native",
         )
 
     async def load(self, *, deadline_s: float = 10.0) -> ServerLoad:

@@ -65,6 +65,7 @@ class Served:
     model: str
     device: str
     precision: str
+    decoder: str
     fingerprint: str
     graphs: str
 
@@ -160,7 +161,9 @@ class Metrics:
         self._wait_s = self._gauge("soloist_predicted_wait_seconds", "What a new turn would wait.")
         self._kv = self._gauge("soloist_kv_tokens", "Tokens of KV cache.", ("state",))
         self._info = self._gauge(
-            "soloist_info", "What is served.", ("version", "model", "device", "precision", "fingerprint", "graphs")
+            "soloist_info",
+            "What is served.",
+            ("version", "model", "device", "precision", "decoder", "fingerprint", "graphs"),
         )
         self._vllm_waiting = self._gauge("vllm:num_requests_waiting", "Alias of soloist_queue_depth.", ("model_name",))
         self._vllm_running = self._gauge("vllm:num_requests_running", "Alias of soloist_active_turns.", ("model_name",))
@@ -174,7 +177,13 @@ class Metrics:
         """The model is open: create the series that carry its name."""
         self._model = served.model
         self._info.labels(
-            served.version, served.model, served.device, served.precision, served.fingerprint, served.graphs
+            served.version,
+            served.model,
+            served.device,
+            served.precision,
+            served.decoder,
+            served.fingerprint,
+            served.graphs,
         ).set(1)
         for histogram in (self._first_token_s, self._per_token_s, self._duration_s):
             histogram.labels(OPERATION, served.model)

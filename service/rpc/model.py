@@ -27,6 +27,8 @@ class InfoFacts(Protocol):
     @property
     def precision(self) -> str: ...
     @property
+    def decoder(self) -> str: ...
+    @property
     def fingerprint(self) -> str: ...
 
 
@@ -83,6 +85,7 @@ class ServedModel:
     kv_bytes: int
     device: str
     precision: str
+    decoder: str
     fingerprint: str
     vocabulary: int
     defaults: SamplingDefaults
@@ -100,6 +103,7 @@ def served_model(engine: ModelPort) -> ServedModel:
         kv_bytes=info.kv_bytes,
         device=info.device,
         precision=info.precision,
+        decoder=info.decoder,
         fingerprint=info.fingerprint,
         vocabulary=engine.text.tokenizer.vocabulary,
         defaults=engine.defaults,

@@ -119,6 +119,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
             numerics_fingerprint=model.fingerprint,
             device=model.device,
             precision=model.precision,
+            decoder=model.decoder,
         )
 
     async def CountTokens(  # noqa: N802 - named by the proto

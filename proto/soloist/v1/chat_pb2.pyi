@@ -863,12 +863,15 @@ class GetServerInfoResponse(_message.Message):
     NUMERICS_FINGERPRINT_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
+    DECODER_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     numerics_fingerprint: _builtins.str
     """Answers resume exactly between servers with the same fingerprint."""
     device: _builtins.str
     precision: _builtins.str
+    decoder: _builtins.str
+    """What plays the model: "native", or "transformers" and its version, which is slower."""
     @_builtins.property
     def limits(self) -> Global___Limits: ...
     @_builtins.property
@@ -883,10 +886,11 @@ class GetServerInfoResponse(_message.Message):
         numerics_fingerprint: _builtins.str = ...,
         device: _builtins.str = ...,
         precision: _builtins.str = ...,
+        decoder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graphs", b"graphs", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "graphs", b"graphs", "limits", b"limits", "model", b"model", "numerics_fingerprint", b"numerics_fingerprint", "precision", b"precision", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoder", b"decoder", "device", b"device", "graphs", b"graphs", "limits", b"limits", "model", b"model", "numerics_fingerprint", b"numerics_fingerprint", "precision", b"precision", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,7 +33,7 @@ from service.ops.metrics import (
 from tests.fakes import FakeEngine, saying
 from tests.service.running import running
 
-SERVED = Served("0.1", "m", "cpu", "float32", "f", "on")
+SERVED = Served("0.1", "m", "cpu", "float32", "native", "f", "on")
 
 NAMES = {
     "soloist_graph_replays_total", "soloist_eager_steps_total", "soloist_graph_captures_total",

@@ -261,7 +261,7 @@ async def test_information_load_and_counting() -> None:
             counted = await stub.CountTokens(chat_pb2.CountTokensRequest(messages=request("Hi").messages))
             started = (await events_of(stub.Chat(request("Hi"))))[0].started
 
-    assert (info.model, info.device, info.precision) == ("fake", "cpu", "float32")
+    assert (info.model, info.device, info.precision, info.decoder) == ("fake", "cpu", "float32", "native")
     assert (info.limits.context_tokens, info.limits.queue_depth) == (4096, 5)
     assert info.graphs.enabled
     assert (load.active_turns, load.queued_turns, load.draining) == (0, 0, False)
