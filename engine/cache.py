@@ -93,19 +93,22 @@ class KVCache(Slots):
     ) -> None:
         super().__init__(slots)
         shape = (architecture.layers, 2, slots, architecture.kv_heads, context, architecture.head_dim)
-        # Zeros, not garbage: masked positions are multiplied by a zero weight, and 0 * NaN is NaN.
-        if device.type == "cpu":
-            # numpy leaves zero pages to the system until they are written; torch would touch them all now.
-            room = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-            self._data = torch.from_numpy(room).view(dtype).view(shape)
-        else:
-            self._data = torch.zeros(shape, dtype=dtype, device=device)
+        self._data = unwritten(shape, dtype, device)
         self.layers = tuple(LayerCache(self._data[i, 0], self._data[i, 1]) for i in range(architecture.layers))
 
     @property
     def bytes(self) -> int:
         """Device memory it takes."""
         return self._data.nbytes
+
+
+def unwritten(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Room for keys or values: zeros, not garbage, since masked positions get a zero weight, and 0 * NaN is NaN."""
+    if device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    # numpy leaves zero pages to the system until they are written; torch would touch them all now.
+    room = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(room).view(dtype).view(*shape)
 
 
 def cache_bytes(architecture: Architecture, slots: int, context: int, dtype: torch.dtype) -> int:

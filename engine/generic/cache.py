@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from engine.cache import Slots
+from engine.cache import Slots, unwritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc] # transformers' classes 
         self._context = context
         self.place: Place | None = None
         if shape is not None:  # a layer that shares another's keys and values has none of its own
-            # Zeros, not garbage: masked positions are multiplied by a zero weight, and 0 * NaN is NaN.
-            self.keys = torch.zeros(slots, shape.heads, context, shape.k_dim, dtype=dtype, device=device)
-            self.values = torch.zeros(slots, shape.heads, context, shape.v_dim, dtype=dtype, device=device)
+            self.keys = unwritten((slots, shape.heads, context, shape.k_dim), dtype, device)
+            self.values = unwritten((slots, shape.heads, context, shape.v_dim), dtype, device)
             self.is_initialized = True
 
     @property

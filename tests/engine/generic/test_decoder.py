@@ -15,6 +15,7 @@ from engine import Engine, EngineConfig, SamplingParams
 from engine.architecture import GenericArchitecture
 from engine.errors import StepError, UnsupportedModelError
 from engine.events import EagerReason, EngineEvent, StepDone
+from engine.history import Resumption
 from engine.outputs import Prefilled, Token
 from tests.generic_checkpoints import CONTEXT, write_generic_folder
 
@@ -120,8 +121,18 @@ def test_a_session_keeps_the_longest_prefix_and_is_cut_back_to_it(engine: Engine
     first = [s for s in engine.generate(context, PROMPT[:40], never_ending(max_tokens=8)) if isinstance(s, Token)]
     other = [*PROMPT[:40], first[0].token_id, 21, 22, 23]
     steps = list(engine.generate(context, other, never_ending(max_tokens=8)))
-    assert steps[0] == Prefilled(41, 41, 44)
+    assert isinstance(steps[0], Prefilled)
+    assert (steps[0].cached, steps[0].total) == (41, 44)
     assert [s.token_id for s in steps if isinstance(s, Token)] == ids_of(engine, other, never_ending(max_tokens=8))
+    context.close()
+
+
+def test_a_broken_answer_goes_on_with_the_same_words(engine: Engine) -> None:
+    params = never_ending(max_tokens=20, temperature=1.0, seed=3)
+    whole = ids_of(engine, PROMPT[:90], params)
+    context = engine.open_context()
+    resumed = engine.generate(context, PROMPT[:90], params, Resumption(tuple(whole[:12])))
+    assert [step.token_id for step in resumed if isinstance(step, Token)] == whole[12:]
     context.close()
 
 
