@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from engine.text.grammar import Grammar
 
 # Every size a request controls is capped here; README's table of caps is generated from these.
 MAX_STOP_TOKEN_IDS = 32
@@ -16,6 +20,10 @@ MAX_LOGIT_BIAS = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 100.0
+MAX_JSON_SCHEMA_BYTES = 64 * 1024
+MAX_REGEX_BYTES = 4096
+MAX_CHOICES = 256
+MAX_CHOICE_BYTES = 1024
 GREEDY_TEMPERATURE = 1e-4  # at or below it a turn is greedy: dividing by less only overflows
 
 
@@ -36,6 +44,7 @@ class SamplingParams:
         logit_bias: token id -> value added to its logit, in [-100, 100].
         logprobs: report the log-probability of each chosen token.
         top_logprobs: how many alternatives to report, 0 .. 20; needs logprobs.
+        grammar: the form that the answer must have (`ChatText.grammar` makes it), or None.
     """
 
     max_tokens: int | None = None
@@ -51,6 +60,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: bool = False
     top_logprobs: int = 0
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "must be at least 1", self.max_tokens)
@@ -94,12 +104,13 @@ class SamplingParams:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether penalties or a bias change the logits before the choice."""
+        """Whether penalties, a bias or a grammar change the logits before the choice."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
             or bool(self.logit_bias)
+            or self.grammar is not None
         )
 
     def check_vocabulary(self, vocabulary: int) -> None:

@@ -1,7 +1,7 @@
 """Text in and out of a model: tokenizer, chat template, detokeniser. No torch anywhere below this package.
 
-Public names: ChatText, AnswerText, Tokenizer, build_chat_text. They are imported on first use, so that a client that
-only cleans text for a terminal (`engine.text.terminal`) loads neither `tokenizers` nor `jinja2`.
+Public names: ChatText, AnswerForm, AnswerText, Tokenizer, build_chat_text. They are imported on first use, so that a
+client that only cleans text for a terminal (`engine.text.terminal`) loads neither `tokenizers` nor `jinja2`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.text.answer import AnswerText
     from engine.text.chat import ChatText, build_chat_text
+    from engine.text.form import AnswerForm
     from engine.text.tokenizer import Tokenizer
 
-__all__ = ["AnswerText", "ChatText", "Tokenizer", "build_chat_text"]
+__all__ = ["AnswerForm", "AnswerText", "ChatText", "Tokenizer", "build_chat_text"]
 
 _HOMES = {
+    "AnswerForm": "engine.text.form",
     "AnswerText": "engine.text.answer",
     "ChatText": "engine.text.chat",
     "Tokenizer": "engine.text.tokenizer",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import CheckpointError, InvalidRequestError
 from engine.text.answer import AnswerText
 from engine.text.build import build_tokenizer
+from engine.text.form import AnswerForm
 from engine.text.provenance import own_runs
 from engine.text.source import GgufTokenizer, TokenizerSource
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer, check_text
+
+if TYPE_CHECKING:
+    from engine.text.grammar import Grammar, Grammars
 
 ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 # What models end an answer with; where one of these is a control token of the vocabulary it ends answers, whichever
@@ -57,6 +62,8 @@ class ChatText:
         self.tokenizer = tokenizer
         self.end_ids = frozenset(end_ids)
         self._template = template
+        self._grammars: Grammars | None = None
+        self._grammars_lock = Lock()
 
     def check_template(self) -> None:
         """Raise CheckpointError where the checkpoint has no chat template, without which there is no prompt."""
@@ -95,6 +102,18 @@ class ChatText:
             raise InvalidRequestError("messages", "holds this server's own marker for control tokens; leave it out")
         marked = "".join(self.tokenizer.mark(run) if mine else run for mine, run in own_runs(rendered))
         return self._with_one_bos(self.tokenizer.encode_marked(marked))
+
+    def grammar(self, form: AnswerForm) -> Grammar:
+        """The compiled form of an answer; the latest are kept. Milliseconds of work, the first time up to a second.
+
+        Raises InvalidRequestError, naming the form's field, for one that is not served or too large.
+        """
+        with self._grammars_lock:
+            if self._grammars is None:
+                from engine.text.grammar import Grammars  # its native library is loaded when first asked for
+
+                self._grammars = Grammars(self.tokenizer, self.end_ids)
+        return self._grammars.compile(form)
 
     def answer(self, stop: Sequence[str] = ()) -> AnswerText:
         """The text of a new answer, to end before any of the `stop` texts."""
