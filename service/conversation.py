@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from engine.events import EagerReason
 from engine.outputs import Token
 from service.errors import TurnFailedError
 from service.events import (
@@ -19,7 +20,8 @@ from service.events import (
     TurnRequest,
 )
 from service.mailbox import Began, Happening, Made, Over, PromptRead, TurnStream
-from service.port import TextPort
+from service.port import EnginePort
+from service.resume import make_token
 from service.worker import Worker
 
 # Ends that a reader hears of as `Finished`; every other one is raised.
@@ -32,6 +34,7 @@ _REASONS = {
     TurnEnd.DRAINING: FinishReason.DRAINING,
 }
 _COMPLETE = frozenset({TurnEnd.STOP, TurnEnd.LENGTH, TurnEnd.TOOL_CALLS})
+_RESUMABLE = frozenset({TurnEnd.CANCELLED, TurnEnd.DEADLINE, TurnEnd.DRAINING})
 
 
 class Conversations:
@@ -56,7 +59,7 @@ class Conversations:
         self._playing[request.request_id] = stream
         end = TurnEnd.CANCELLED  # unless the reader stays to the end
         try:
-            answer = _Answer(stream, self._worker.engine.text)
+            answer = _Answer(stream, self._worker.engine)
             while answer.end is None:
                 taken = await stream.take()
                 try:
@@ -92,19 +95,23 @@ class _Answer:
         error: what its reader is to be told in place of `Finished`, if so.
     """
 
-    def __init__(self, stream: TurnStream, text: TextPort) -> None:
+    def __init__(self, stream: TurnStream, engine: EnginePort) -> None:
         self.end: TurnEnd | None = None
         self.error: Exception | None = None
         self._stream = stream
         self._request = stream.request
-        self._tokenizer = text.tokenizer
-        self._text = text.answer(stream.request.stop)
+        self._fingerprint = engine.info.fingerprint
+        self._tokenizer = engine.text.tokenizer
+        self._text = engine.text.answer(stream.request.stop)
+        for token_id in stream.request.emitted:  # its reader has what these show, and not what they hold back
+            self._text.push(token_id)
+        self._resume_token = b""
         self._began: Began | None = None
         self._prompt_read_s: float | None = None
         self._first_token_s: float | None = None
         self._last_token_s = 0.0
-        self._count = 0  # tokens taken, an end token included
-        self._said = 0  # ids given in deltas
+        self._count = len(stream.request.emitted)  # tokens of the answer, an end token included
+        self._said = self._count  # ids given in deltas
         self._replays = 0
         self._eager_steps: dict[str, int] = {}
         self._last: Token | None = None
@@ -124,18 +131,25 @@ class _Answer:
             elif isinstance(happening, Began):
                 self._began = happening
                 events.append(self._started(happening))
+                if self._text.stopped is not None:  # a resumed answer that was complete
+                    return [*events, self._finish(TurnEnd.STOP)]
             elif isinstance(happening, PromptRead):
                 self._prompt_read_s = happening.at_s
+                for why, steps in happening.repeated.items():
+                    self._count_steps(why, steps)
         return events + self._say(made)
 
     def _started(self, began: Began) -> Started:
         request = self._request
+        self._resume_token = make_token(request, self._fingerprint, began.history, began.read)
         return Started(
             request_id=request.request_id,
             prompt_tokens=len(request.prompt_ids),
             cached_tokens=began.cached,
             queue_s=began.at_s - self._stream.admitted_s,
             seed=request.sampling.seed,
+            resumed=request.resumed,
+            resume_token=self._resume_token,
         )
 
     def _say(self, made: list[Made]) -> list[TurnEvent]:
@@ -167,12 +181,14 @@ class _Answer:
         self._last_token_s = made.at_s
         self._last = made.token
         self._count += 1
-        self._stream.given = self._count
-        if made.token.eager is None:
-            self._replays += 1
+        self._stream.given = self._count - len(self._request.emitted)
+        self._count_steps(made.token.eager, 1)
+
+    def _count_steps(self, why_eager: EagerReason | None, steps: int) -> None:
+        if why_eager is None:
+            self._replays += steps
         else:
-            reason = made.token.eager.value
-            self._eager_steps[reason] = self._eager_steps.get(reason, 0) + 1
+            self._eager_steps[why_eager.value] = self._eager_steps.get(why_eager.value, 0) + steps
 
     def _close(self, over: Over) -> list[TurnEvent]:
         """The turn's end as the worker tells it: the held-back tail and `Finished`, or an error."""
@@ -207,6 +223,7 @@ class _Answer:
             decode_s=_between(first_s, self._last_token_s),
             stop_text=self._text.stopped,
             stop_token_id=last.token_id if end is TurnEnd.STOP and last is not None and last.end else None,
+            resume_token=self._resume_token if end in _RESUMABLE else b"",
         )
 
     @property

@@ -71,8 +71,8 @@ class OtherNumericsError(RefusedError):
 
     def __init__(self, made_by: str, here: str) -> None:
         super().__init__(
-            f"the answer was made with numerics {made_by}, this server has {here}; resume it on a server with the same, "
-            "or in FAST mode"
+            f"the answer was made with numerics {made_by}, and this server has {here}; resume it on a server with the "
+            "same, or in FAST mode"
         )
 
 

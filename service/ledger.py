@@ -78,7 +78,8 @@ class Ledger:
         if isinstance(what, Began):
             self._admission.started(stream.turn_id, what.at_s)
             queue_s = what.at_s - stream.admitted_s
-            self.tell(TurnStarted(request_id, queue_s, len(stream.request.prompt_ids), what.cached))
+            prompt_tokens, resumed = len(stream.request.prompt_ids), stream.request.resumed
+            self.tell(TurnStarted(request_id, queue_s, prompt_tokens, what.cached, resumed))
         elif isinstance(what, PromptRead):
             self._admission.learn_prefill(what.tokens, what.busy_s)
         elif isinstance(what, Made):
@@ -110,9 +111,9 @@ class Ledger:
                 replays=stream.replays,
                 eager_steps=stream.eager_steps,
                 cancel_to_idle_s=max(over_s - (cancelled_s or over_s), 0.0) if broken_off else None,
-            )
                 queue_s=stream.began.at_s - stream.admitted_s if stream.began else None,
                 first_token_s=stream.first_token_s,
                 caller=stream.request.caller,
                 session_id=stream.request.session_id,
+            )
         )

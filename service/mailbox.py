@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from engine.events import EagerReason
+from engine.history import Segment
 from engine.outputs import Token
 from service.events import StallCause, TurnEnd, TurnRequest
 from service.session import SessionKey
@@ -62,19 +64,26 @@ Command = Play | Cancel | Taken | Drain | Stop
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The turn left the queue; `cached` of its prompt tokens are in the context."""
+    """The turn left the queue; `cached` of its prompt tokens are in the context. See Prefilled for the others."""
 
     at_s: float
     cached: int
+    history: tuple[Segment, ...] = ()
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRead:
-    """Comes before the first token: the prefill ended at `at_s`; its `tokens` took `busy_s` of the engine's time."""
+    """Comes before the first new token: all that was known is in the context since `at_s`.
+
+    `tokens` were prefilled in `busy_s` of the engine's time; `repeated` tokens of a resumed answer were made again, by
+    why their step was no replay.
+    """
 
     at_s: float
     tokens: int
     busy_s: float
+    repeated: Mapping[EagerReason | None, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +165,7 @@ class TurnStream:
     Attributes:
         made: tokens that the engine made. replays, eager_steps: how their steps were run.
         given: tokens that the reader was given, set by the reader.
+        first_token_s: after its admission, or None.
         cancelled_s: when the wish to break off came, or None.
         over: the turn's end, once it has come.
     """
@@ -165,9 +175,9 @@ class TurnStream:
     ) -> None:
         self.turn_id = turn_id
         self.request = request
-        first_token_s: after its admission, or None.
         self.admitted_s = admitted_s
         self.began: Began | None = None
+        self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.made = 0
         self.replays = 0
@@ -177,7 +187,6 @@ class TurnStream:
         self.over: Over | None = None
         self.end: TurnEnd | None = None
         self._send = send
-        self.first_token_s: float | None = None
         self._acknowledge_every = max(1, window // 2)
         self._untold = 0
         self._waiting: deque[Happening] = deque()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack, closing
 
 from engine.events import EagerReason
-from engine.outputs import Token, TurnStep
+from engine.outputs import Replayed, Token, TurnStep
 from service.events import StallCause
-from service.mailbox import Play
+from service.mailbox import Play, PromptRead
 from service.port import ContextPort, EnginePort
 from service.session import SessionKey, SessionState, SessionTable
 
@@ -83,6 +84,7 @@ class Performance:
         self.prefill_s = 0.0
         self.prefilled = 0  # prompt tokens, those from the cache not counted
         self.prefilled_s = 0.0
+        self.repeated: Counter[EagerReason | None] = Counter()  # steps that made known tokens again
         self.made = 0
         self.ended_by_token = False
         self._steps: Generator[TurnStep, None, None] | None = None
@@ -103,7 +105,7 @@ class Performance:
         self._exit.callback(lambda: contexts.give_back(self.key, context, self.sound))
         self._exit.push(self._distrust)
         self._steps = self._exit.enter_context(
-            closing(engine.generate(context, self.request.prompt_ids, self.request.sampling))
+            closing(engine.generate(context, self.request.prompt_ids, self.request.sampling, self.request.resumption))
         )
 
     def step(self) -> TurnStep | None:
@@ -113,12 +115,18 @@ class Performance:
         if isinstance(step, Token):
             self.made += 1
             self.ended_by_token = step.end
+        elif isinstance(step, Replayed):
+            self.repeated[step.eager] += 1
         return step
+
+    def prompt_read(self) -> PromptRead:
+        """What was done before its first new token."""
+        return PromptRead(self.prefilled_s, self.prefilled, self.prefill_s, dict(self.repeated))
 
     @property
     def complete(self) -> bool:
         """Whether its last token is made, so that the next step only ends it."""
-        return self.ended_by_token or self.made == self.request.sampling.max_tokens
+        return self.ended_by_token or len(self.request.emitted) + self.made == self.request.sampling.max_tokens
 
     def close(self) -> None:
         """Closes the generator, then gives the context back: the engine has stopped work on this turn."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
+from engine.history import Resumption
 from engine.outputs import TurnStep
 from engine.params import SamplingParams
 
@@ -73,6 +74,11 @@ class InfoPort(Protocol):
         """Contexts that exist at once."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """Equal where answers are equal bit for bit."""
+        ...
+
 
 class EnginePort(Protocol):
     """An engine, owned by one thread. Only `info` and `text` may be read from another one."""
@@ -92,7 +98,11 @@ class EnginePort(Protocol):
         ...
 
     def generate(
-        self, context: Any, prompt_ids: Sequence[int], params: SamplingParams
+        self,
+        context: Any,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        resumption: Resumption | None = None,
     ) -> Generator[TurnStep, None, None]:
         """One turn, a step at a time, in a context of this engine's own; see `engine.Engine.generate`."""
         ...

@@ -10,9 +10,9 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from engine.errors import DeviceError, EngineError, FatalDeviceError, InvalidRequestError
+from engine.errors import DeviceError, EngineError, FatalDeviceError, InvalidRequestError, ReplayError
 from engine.events import EngineEvent, Listener
-from engine.outputs import Prefilled, TurnStep
+from engine.outputs import Prefilled, Replayed, TurnStep
 from service.errors import DeadlineExceededError, DrainingError, SlowReaderError
 from service.events import TurnEnd
 from service.mailbox import (
@@ -28,7 +28,6 @@ from service.mailbox import (
     Outbox,
     Over,
     Play,
-    PromptRead,
     Stop,
     Taken,
 )
@@ -174,12 +173,11 @@ class Stage:
         try:
             if not performance.opened:
                 performance.open(self.engine, self._contexts)
-            self._step(performance)
-            if performance.complete:
+            if self._step(performance) and performance.complete:
                 self._step(performance)  # nobody waits for another turn's step to hear of an end
         except FatalDeviceError:
             raise
-        except InvalidRequestError as error:  # the caller's, and found before any work
+        except (InvalidRequestError, ReplayError) as error:  # the caller's, the former found before any work
             performance.sound = not performance.began
             self._end(performance, TurnEnd.INVALID, error)
         except Exception as error:  # one turn's fault is no other's: the loop goes on
@@ -187,14 +185,16 @@ class Stage:
             performance.sound = False
             self._end(performance, TurnEnd.FAILED, error)
 
-    def _step(self, performance: Performance) -> None:
+    def _step(self, performance: Performance) -> bool:
+        """Whether the turn goes on."""
         before_s = self._clock()
         step = performance.step()
         now_s = self._clock()
         if step is None:
             self._end(performance, TurnEnd.STOP if performance.ended_by_token else TurnEnd.LENGTH)
-        else:
-            self._report(performance, step, now_s, now_s - before_s)
+            return False
+        self._report(performance, step, now_s, now_s - before_s)
+        return True
 
     def _report(self, performance: Performance, step: TurnStep, now_s: float, step_s: float) -> None:
         turn_id = performance.turn_id
@@ -203,16 +203,18 @@ class Stage:
             performance.prefill_s += step_s
             if not performance.began:
                 performance.began = True
-                self._tell(performance, Began(now_s - step_s, step.cached))
+                self._tell(performance, Began(now_s - step_s, step.cached, step.history, step.read))
                 self._tell_contexts()
             performance.prefilled, performance.prefilled_s = step.done - step.cached, now_s
             self._scheduler.played_chunk(turn_id)
+        elif isinstance(step, Replayed):
+            self._busy.decode_s += step_s
+            performance.prefilled_s = now_s
+            self._scheduler.played_token(turn_id)
         else:
             self._busy.decode_s += step_s
             if performance.made == 1:
-                self._tell(
-                    performance, PromptRead(performance.prefilled_s, performance.prefilled, performance.prefill_s)
-                )
+                self._tell(performance, performance.prompt_read())
             stalls = performance.stalls(step, now_s, step_s, self._busy)
             self._tell(performance, Made(now_s, step, step_s, stalls))
             self._scheduler.played_token(turn_id)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.errors import ContextLengthError, StepError
+from engine.errors import ContextLengthError, ReplayError, StepError
 from engine.events import EagerReason, EngineEvent, Listener, PrefillDone, Progress, StepDone, ignore
-from engine.outputs import Prefilled, Token, TurnStep
+from engine.history import Resumption
+from engine.outputs import Prefilled, Replayed, Token, TurnStep
 from engine.params import SamplingParams
 
 BOS_ID, END_ID, FIRST_BYTE_ID = 1, 2, 3
@@ -279,7 +280,11 @@ class FakeEngine:
         return FakeContext(self, self.contexts_opened)
 
     def generate(
-        self, context: FakeContext, prompt_ids: Sequence[int], params: SamplingParams
+        self,
+        context: FakeContext,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        resumption: Resumption | None = None,
     ) -> Generator[TurnStep, None, None]:
         self.threads.add(threading.get_ident())
         fault = self.faults.pop(0) if self.faults else None
@@ -296,7 +301,8 @@ class FakeEngine:
         prompt = list(prompt_ids)
         answer = [*self.answer(prompt), END_ID]
         read = [*prompt, *answer]
-        for made in range(min(limit, len(answer))):
+        emitted = resumption.emitted if resumption is not None else ()
+        for made in range(min(limit, len(answer)) if len(emitted) < limit else 0):
             if fault is not None and made == fault.after_tokens:
                 raise fault.error
             self._step(context)
@@ -305,6 +311,11 @@ class FakeEngine:
                 raise AssertionError("another turn wrote into this context")
             context.held.append(read[at])
             token_id = answer[made]
+            if made < len(emitted):
+                if emitted[made] != token_id:
+                    raise ReplayError(made, emitted[made], token_id)
+                yield Replayed(self.eager)
+                continue
             end = token_id == END_ID or token_id in params.stop_token_ids
             logprob = -0.5 if params.logprobs else None
             top = tuple((FIRST_BYTE_ID + n, -1.0 - n) for n in range(params.top_logprobs))

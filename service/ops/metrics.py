@@ -24,6 +24,7 @@ from service.events import (
     FirstToken,
     Load,
     Refusal,
+    ResumeMode,
     ServiceEvent,
     StallCause,
     TokenMade,
@@ -148,7 +149,7 @@ class Metrics:
             (self._stall_s, [cause.value for cause in StallCause]),
             (self._requests, [end.value for end in TurnEnd]),
             (self._rejections, [refusal.value for refusal in Refusal]),
-            (self._resumes, ["exact", "fast"]),
+            (self._resumes, [mode.value for mode in ResumeMode]),
             (self._prefix, ["session_cache", "prefill"]),
             (self._tokens, ["prompt", "completion", "discarded"]),
         ):
@@ -240,6 +241,8 @@ class Metrics:
                 self._prefix.labels("session_cache").inc(event.cached_tokens)
                 self._prefix.labels("prefill").inc(event.prompt_tokens - event.cached_tokens)
                 self._tokens.labels("prompt").inc(event.prompt_tokens)
+                if event.resumed is not None:
+                    self._resumes.labels(event.resumed.value).inc()
             case TurnRefused():
                 self._rejections.labels(event.reason.value).inc()
             case TurnEnded():

@@ -21,6 +21,7 @@ from service.rpc.limits import (
     MAX_REQUEST_BYTES,
     MAX_SESSION_ID_CHARS,
 )
+from service.rpc.resuming import MODES_TOLD, AskedResume, asked_resume
 from soloist.v1 import chat_pb2
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Asked:
     stop: tuple[str, ...]
     session_id: str
     priority: int
+    resume: AskedResume | None = None
 
 
 def asked_turn(
@@ -94,9 +96,11 @@ def asked_turn(
         raise InvalidRequestError("session_id", "must hold printable characters only")
     if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
         raise InvalidRequestError("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}; got {request.priority}")
-    sampling = _sampling(request, defaults, choose_seed)
+    refuse_unknown(request.resume, "resume")
+    resume = asked_resume(request.resume, vocabulary) if request.HasField("resume") else None
+    sampling = _sampling(request, defaults, choose_seed, resume)
     sampling.check_vocabulary(vocabulary)
-    return Asked(messages, sampling, tuple(request.stop), request.session_id, request.priority)
+    return Asked(messages, sampling, tuple(request.stop), request.session_id, request.priority, resume)
 
 
 def counted_messages(request: CountTokensRequest) -> tuple[ChatMessage, ...]:
@@ -147,8 +151,6 @@ def _refuse_unserved(request: ChatRequest) -> None:
             raise InvalidRequestError(f"response_format.{form}", NOT_SERVED)
     if request.tools:
         raise InvalidRequestError("tools", NOT_SERVED)
-    if request.HasField("resume"):
-        raise InvalidRequestError("resume", NOT_SERVED)
 
 
 def refuse_unknown(message: ProtoMessage, path: str) -> None:
@@ -169,7 +171,10 @@ def _at_most(field: str, value: int, limit: int, unit: str) -> None:
         raise InvalidRequestError(field, f"holds at most {limit} {unit}; got {value}")
 
 
-def _sampling(request: ChatRequest, defaults: SamplingDefaults, choose_seed: Callable[[], int]) -> SamplingParams:
+def _sampling(
+    request: ChatRequest, defaults: SamplingDefaults, choose_seed: Callable[[], int], resume: AskedResume | None
+) -> SamplingParams:
+    """A resumed answer keeps the parameters that it began with; what the request says too must be the same."""
     given: dict[str, object] = {
         name: value
         for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -181,6 +186,9 @@ def _sampling(request: ChatRequest, defaults: SamplingDefaults, choose_seed: Cal
     ):  # fmt: skip
         if request.HasField(name):
             given[name] = getattr(request, name)
+            if resume is not None:
+                resume.check_same(name, given[name])
+    given |= resume.token.scalars if resume is not None else {}
     given.setdefault("seed", choose_seed())
     return SamplingParams(
         stop_token_ids=tuple(request.stop_token_ids),
@@ -203,6 +211,8 @@ def chat_event(event: TurnEvent, model: str) -> ChatEvent:
                     cached_tokens=event.cached_tokens,
                     queue_seconds=event.queue_s,
                     seed=event.seed,
+                    resume_mode=MODES_TOLD[event.resumed],
+                    resume_token=event.resume_token,
                 )
             )
         case Finished():
@@ -241,6 +251,7 @@ def _finished(event: Finished) -> chat_pb2.Finished:
             time_to_first_token_seconds=event.first_token_s or 0.0,
             decode_seconds=event.decode_s,
         ),
+        resume_token=event.resume_token,
     )
     if event.stop_text is not None:
         finished.stop.text = event.stop_text

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from engine.errors import ContextLengthError, InvalidRequestError
-from service.errors import CallerLimitError, NotReadyError, QueueFullError
+from service.errors import CallerLimitError, NotReadyError, OtherNumericsError, QueueFullError
 from service.events import Load, Refusal, ServiceEvent, TurnEvent, TurnRefused, TurnRequest
 from service.rpc.access import Caller, CallerTurns
 from service.rpc.calls import Context, current_call
@@ -156,8 +156,8 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
                 served = self._model()
                 held.enter_context(self._of_callers.one_more(caller))
                 turn = await self._turn_request(say, served.model, caller, context)
-            except (InvalidRequestError, QueueFullError, CallerLimitError, NotReadyError) as error:
-                self._tell(TurnRefused(say.request_id, _refusal(error)))
+            except (InvalidRequestError, OtherNumericsError, QueueFullError, CallerLimitError, NotReadyError) as error:
+                self._tell(TurnRefused(say.request_id, _refusal(error), caller.scope or ""))
                 raise
             if say.interrupted:  # while its prompt was read: it was never a turn
                 yield chat_pb2.ChatEvent(finished=_NEVER_STARTED)
@@ -172,7 +172,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
         prompt_ids = await self._prompts.ids(model.text, asked.messages)
         if len(prompt_ids) >= model.context:
             raise ContextLengthError(len(prompt_ids), model.context)
-        return TurnRequest(
+        turn = TurnRequest(
             request_id=say.request_id,
             prompt_ids=prompt_ids,
             sampling=asked.sampling,
@@ -182,6 +182,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
             deadline_s=self._deadline_s(context),
             caller=caller.scope or "",
         )
+        return turn if asked.resume is None else asked.resume.of_turn(turn, model.fingerprint)
 
     def _deadline_s(self, context: Context) -> float | None:
         left_s = cast("float | None", context.time_remaining())  # None without a deadline, whatever its stub says

@@ -56,6 +56,8 @@ TABLE: tuple[Row, ...] = (
     Row(engine_errors.TemplateError, grpc.StatusCode.INVALID_ARGUMENT, "CHAT_TEMPLATE"),
     Row(MalformedRequestError, grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST"),
     Row(engine_errors.InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+    Row(engine_errors.ReplayError, grpc.StatusCode.FAILED_PRECONDITION, "REPLAY_DIFFERS"),
+    Row(service_errors.OtherNumericsError, grpc.StatusCode.FAILED_PRECONDITION, "OTHER_NUMERICS"),
     Row(service_errors.QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL"),
     Row(service_errors.CallerLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED, "CALLER_LIMIT"),
     Row(service_errors.DeadlineUnmeetableError, grpc.StatusCode.RESOURCE_EXHAUSTED, "DEADLINE_UNMEETABLE"),

@@ -105,9 +105,9 @@ def test_every_field_of_the_proto_is_served_or_refused() -> None:
     served = {
         "messages", "session_id", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
         "presence_penalty", "frequency_penalty", "seed", "stop", "stop_token_ids", "logit_bias", "logprobs",
-        "top_logprobs", "priority",
+        "top_logprobs", "priority", "resume",
     }  # fmt: skip
-    refused_by_name = {"response_format", "tools", "resume"}
+    refused_by_name = {"response_format", "tools"}
 
     assert {field.name for field in chat_pb2.ChatRequest.DESCRIPTOR.fields} == served | refused_by_name
 
@@ -132,7 +132,6 @@ def test_unset_seeds_differ() -> None:
     ("fields", "field"),
     [
         ({"tools": [chat_pb2.Tool(name="f")]}, "tools"),
-        ({"resume": chat_pb2.Resume()}, "resume"),
         ({"response_format": chat_pb2.ResponseFormat(json_schema="{}")}, "response_format.json_schema"),
         ({"response_format": chat_pb2.ResponseFormat(regex="a")}, "response_format.regex"),
         ({"response_format": chat_pb2.ResponseFormat(choice=chat_pb2.ChoiceFormat())}, "response_format.choice"),
