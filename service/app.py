@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
 from typing import cast
 
 from engine.config import EngineConfig
@@ -27,8 +26,8 @@ from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
 from service.ops.logs import LogEvents, set_up_logs
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
+from service.parts import access, hang_s, limits, transport
 from service.port import EnginePort
-from service.rpc.access import Access
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
 from service.rpc.prompts import PromptRoom
@@ -92,7 +91,7 @@ class App:
         self._log_events = LogEvents()
         self.worker = Worker(
             factory or engine_factory(settings.engine),
-            _limits(settings),
+            limits(settings),
             listener=self._hear_service,
             engine_listener=self._hear_engine,
             on_fatal=self._lose_engine,
@@ -105,6 +104,7 @@ class App:
         self._edge: Edge | None = None
         self._endpoint: MetricsEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._hang_s = hang_s(settings, "cpu")
         self._exit_code = EXIT_DRAINED
 
     @property
@@ -122,8 +122,8 @@ class App:
         """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
         try:
             self._edge = build_server(
-                _transport(self.settings),
-                _access(self.settings),
+                transport(self.settings),
+                access(self.settings),
                 self._chat,
                 HealthServicer(self.health, (SERVICE_NAME,)),
             )
@@ -206,6 +206,7 @@ class App:
             await self.worker.ready()
         except BaseException:  # the worker's on_fatal has told
             return
+        self._hang_s = hang_s(self.settings, model.device)
         model = served_model(cast("ModelPort", self.worker.engine))
         graphs = str(model.graphs().eager_reason or "on")
         self.metrics.serve_model(
@@ -239,8 +240,8 @@ class App:
             if self.worker.state in (WorkerState.READY, WorkerState.DRAINING):
                 if not self.worker.alive:
                     self.worker.give_up(EngineLostError("the engine's thread died"))
-                elif self.worker.heartbeat_age_s > self.settings.hang_s:
-                    self.worker.give_up(EngineLostError(f"the engine made no step for {self.settings.hang_s:g} s"))
+                elif self.worker.heartbeat_age_s > self._hang_s:
+                    self.worker.give_up(EngineLostError(f"the engine made no step for {self._hang_s:g} s"))
 
     def _lose_engine(self, error: BaseException) -> None:
         if self.health.state is Readiness.ENGINE_LOST:
@@ -311,39 +312,3 @@ async def _serve(settings: Settings) -> int:
     loop.add_signal_handler(signal.SIGINT, interrupted)
     await app.start()
     return await app.run()
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        queue=settings.queue_depth,
-        active_turns=settings.max_active_turns,
-        slots=settings.engine.slots,
-        reader_patience_s=settings.write_stall_s,
-    )
-
-
-def _transport(settings: Settings) -> Transport:
-    return Transport(
-        listen=settings.listen,
-        max_streams=settings.max_streams,
-        ping_interval_s=settings.ping_interval_s,
-        keepalive_s=settings.keepalive_s,
-        keepalive_timeout_s=settings.keepalive_timeout_s,
-        connection_age_s=settings.connection_age_s,
-        connection_age_grace_s=settings.connection_age_grace_s,
-        reflection=settings.reflection,
-        write_stall_s=settings.write_stall_s,
-        tls=_tls(settings),
-    )
-
-
-def _tls(settings: Settings) -> TlsFiles | None:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    client_ca = None if settings.tls_client_ca is None else Path(settings.tls_client_ca)
-    return TlsFiles(Path(settings.tls_cert), Path(settings.tls_key), client_ca)
-
-
-def _access(settings: Settings) -> Access:
-    keys = None if settings.keys is None else KeyFile(Path(settings.keys))
-    return Access(keys, open_reflection=settings.open_reflection)

@@ -43,6 +43,7 @@ class SettingsError(Exception):
 
 
 _OPTIONAL_FILE = optional(text, "none")
+_HANG = optional(seconds(1, 86_400), "auto")
 
 
 def _setting(default: Any, kind: Kind, help_text: str) -> Any:
@@ -70,7 +71,7 @@ class Settings:
     write_stall_s: float = _setting(30.0, seconds(0.1, 3600), "a client that reads nothing for so long loses its turn")
     propagation_s: float = _setting(5.0, seconds(0, 60), "after SIGTERM: NOT_SERVING, but new turns still accepted")
     grace_s: float = _setting(60.0, seconds(0, 600), "after that: running turns may finish, new ones are refused")
-    hang_s: float = _setting(300.0, seconds(1, 86_400), "an engine that makes no step for so long is given up")
+    hang_s: float | None = _setting(None, _HANG, "an engine without a step for so long is lost; auto: 300, CUDA 60")
     ping_interval_s: float = _setting(5.0, seconds(0.05, 3600), "clients may ping no faster than this")
     keepalive_s: float = _setting(30.0, seconds(1, 3600), "the server pings a silent connection so often")
     keepalive_timeout_s: float = _setting(20.0, seconds(1, 600), "a ping without an answer closes the connection after")

@@ -34,6 +34,9 @@ from service.session import SessionKey
 from service.stage import EngineFactory, Stage
 
 
+LOST_THREAD_ENDS_S = 0.5  # a thread that hangs does not end, and its process should
+
+
 class WorkerState(StrEnum):
     """Where the engine stands, as the loop knows it."""
 
@@ -132,6 +135,8 @@ class Worker:
         if self._state is WorkerState.NEW:
             return True
         self._stage.send(Stop())
+        if self._state is WorkerState.FAILED:
+            timeout_s = min(timeout_s, LOST_THREAD_ENDS_S)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._gone.wait()

@@ -96,11 +96,12 @@ async def all_that_can_happen(app: App, engine: FakeEngine) -> None:
     async with grpc.aio.insecure_channel(app.address) as channel:
         metadata = (("authorization", f"Bearer {KEY}"),)
         method: Any = channel.unary_unary
+        no_role: Any = 9
         for call in (
             method("/soloist.v1.ChatService/Chat")(PROMPT.encode(), metadata=metadata),
             method(f"/soloist.v1.ChatService/{KEY}")(b"", metadata=metadata),
             method("/soloist.v1.ChatService/CountTokens")(
-                chat_pb2.CountTokensRequest(messages=[chat_pb2.Message(role=9, content=PROMPT)]).SerializeToString(),
+                chat_pb2.CountTokensRequest(messages=[chat_pb2.Message(role=no_role, content=PROMPT)]).SerializeToString(),
                 metadata=metadata,
             ),
         ):

@@ -1,0 +1,62 @@
+"""The settings of each part, out of all settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from service.keys import KeyFile
+from service.rpc.access import Access
+from service.rpc.server import Transport
+from service.rpc.tls import TlsFiles
+from service.scheduler import Limits
+from service.settings import Settings
+
+HANG_S: Final = 300.0  # a prefill chunk of a large model on few CPU cores takes its time
+HANG_CUDA_S: Final = 60.0  # no step takes a second there, but a kernel may be compiled at its first use
+
+
+def hang_s(settings: Settings, device: str) -> float:
+    """How long the engine on this device may go without a step."""
+    if settings.hang_s is not None:
+        return settings.hang_s
+    return HANG_S if device == "cpu" else HANG_CUDA_S
+
+
+def limits(settings: Settings) -> Limits:
+    """Of the worker."""
+    return Limits(
+        queue=settings.queue_depth,
+        active_turns=settings.max_active_turns,
+        slots=settings.engine.slots,
+        reader_patience_s=settings.write_stall_s,
+    )
+
+
+def transport(settings: Settings) -> Transport:
+    """Of the gRPC server."""
+    return Transport(
+        listen=settings.listen,
+        max_streams=settings.max_streams,
+        ping_interval_s=settings.ping_interval_s,
+        keepalive_s=settings.keepalive_s,
+        keepalive_timeout_s=settings.keepalive_timeout_s,
+        connection_age_s=settings.connection_age_s,
+        connection_age_grace_s=settings.connection_age_grace_s,
+        reflection=settings.reflection,
+        write_stall_s=settings.write_stall_s,
+        tls=_tls(settings),
+    )
+
+
+def _tls(settings: Settings) -> TlsFiles | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    client_ca = None if settings.tls_client_ca is None else Path(settings.tls_client_ca)
+    return TlsFiles(Path(settings.tls_cert), Path(settings.tls_key), client_ca)
+
+
+def access(settings: Settings) -> Access:
+    """Who may call. Reads the keys: KeyFileError."""
+    keys = None if settings.keys is None else KeyFile(Path(settings.keys))
+    return Access(keys, open_reflection=settings.open_reflection)
