@@ -21,7 +21,7 @@ from engine.events import EngineEvent, Listener
 from service.conversation import Conversations
 from service.errors import EngineLostError, loggable
 from service.events import Load, ServiceEvent, TokenMade
-from service.keys import KeyFile, KeyFileError
+from service.keys import KeyFileError
 from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
 from service.ops.logs import LogEvents, set_up_logs
@@ -31,10 +31,9 @@ from service.port import EnginePort
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
 from service.rpc.prompts import PromptRoom
-from service.rpc.server import Edge, ListenError, Transport, build_server
+from service.rpc.server import Edge, ListenError, build_server
 from service.rpc.servicer import SERVICE_NAME, ChatServicer, EdgeLimits
-from service.rpc.tls import TlsError, TlsFiles
-from service.scheduler import Limits
+from service.rpc.tls import TlsError
 from service.setting_rules import is_loopback
 from service.settings import Settings
 from service.worker import Worker, WorkerState
@@ -104,8 +103,8 @@ class App:
         self._edge: Edge | None = None
         self._endpoint: MetricsEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._hang_s = hang_s(settings, "cpu")
         self._exit_code = EXIT_DRAINED
+        self._hang_s = hang_s(settings, "cpu")
 
     @property
     def address(self) -> str:
@@ -206,8 +205,8 @@ class App:
             await self.worker.ready()
         except BaseException:  # the worker's on_fatal has told
             return
-        self._hang_s = hang_s(self.settings, model.device)
         model = served_model(cast("ModelPort", self.worker.engine))
+        self._hang_s = hang_s(self.settings, model.device)
         graphs = str(model.graphs().eager_reason or "on")
         self.metrics.serve_model(
             Served(version(), model.name, model.device, model.precision, model.decoder, model.fingerprint, graphs)
