@@ -40,6 +40,14 @@ def start_server(*flags: str, log: Path) -> Iterator[RunningServer]:
 
     A server that ends or does not become healthy in time is an AssertionError with the end of its log.
     """
+    with launch_server(*flags, log=log) as server:
+        _await_serving(server.target, server.process, log)
+        yield server
+
+
+@contextlib.contextmanager
+def launch_server(*flags: str, log: Path) -> Iterator[RunningServer]:
+    """As `start_server`, without the wait: its port is not open yet, and then it loads."""
     port, metrics_port = _free_ports(2)
     target = f"127.0.0.1:{port}"
     addresses = ["--listen", target, "--metrics-listen", f"127.0.0.1:{metrics_port}"]
@@ -48,7 +56,6 @@ def start_server(*flags: str, log: Path) -> Iterator[RunningServer]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
-        _await_serving(target, process, log)
         yield RunningServer(target, f"http://127.0.0.1:{metrics_port}/metrics", log, process)
     finally:
         process.terminate()

@@ -115,11 +115,12 @@ async def test_promise_9_chaos_by_seed(seed: int) -> None:
 
 
 async def test_promise_1_cancelled_streams_and_short_deadlines_leave_nothing_behind() -> None:
-    """The short form: 40 streams cancelled at a random token and 40 with a short deadline."""
+    """200 streams cancelled at a random token and 200 with a short deadline."""
+    streams = 200
     chance = random.Random(1)
     engine = FakeEngine(answer=endless)
     async with running(engine) as core:
-        for _ in range(40):
+        for _ in range(streams):
             engine.answer = endless
             at = chance.randint(1, 30)
             before = engine.decode_steps
@@ -134,7 +135,7 @@ async def test_promise_1_cancelled_streams_and_short_deadlines_leave_nothing_beh
             assert finished(events).completion_tokens == 2
             assert engine.decode_steps <= before + at + 1 + 2
             engine._may_step = type(engine._may_step)(0)
-        for _ in range(40):
+        for _ in range(streams):
             engine.answer = endless
             try:
                 events = await core.play(core.request(in_s=chance.uniform(0.001, 0.01)))
@@ -144,10 +145,13 @@ async def test_promise_1_cancelled_streams_and_short_deadlines_leave_nothing_beh
         await core.idle()
         ends = Counter(end.end for end in core.ends())
         refused = len(core.facts_of(TurnRefused))
-        assert ends[TurnEnd.CANCELLED] == ends[TurnEnd.STOP] == 40
-        assert ends[TurnEnd.DEADLINE] + ends[TurnEnd.EXPIRED] + refused == 40
+        assert ends[TurnEnd.CANCELLED] == ends[TurnEnd.STOP] == streams
+        assert ends[TurnEnd.DEADLINE] + ends[TurnEnd.EXPIRED] + refused == streams
         assert core.worker.load().active_turns == 0
         assert engine.contexts_open == 0
+
+
+TURNS = 250  # of each caller
 
 
 @pytest.mark.parametrize("active_turns", [1, 3])
@@ -159,14 +163,14 @@ async def test_eng_09_secrets_stay_in_their_session(active_turns: int) -> None:
         async with running() as core:
             solo[caller] = [
                 text(await core.play(core.request(f"{secret} {n}", session_id="chat", caller=caller)))
-                for n in range(60)
+                for n in range(TURNS)
             ]
     async with running(FakeEngine(prefill_chunk=4), Limits(active_turns=active_turns, slice_tokens=2)) as core:
 
         async def converse(caller: str) -> list[str]:
             return [
                 text(await core.play(core.request(f"{secrets[caller]} {n}", session_id="chat", caller=caller)))
-                for n in range(60)
+                for n in range(TURNS)
             ]
 
         alice, bob = await asyncio.gather(converse("alice"), converse("bob"))

@@ -153,6 +153,25 @@ async def test_information_load_and_counting() -> None:
     assert count > 0
 
 
+async def test_rpc_06_turns_of_one_channel_are_spread_over_all_addresses() -> None:
+    engines = [FakeEngine(answer=saying("x")) for _ in range(2)]
+    async with (
+        running(engines[0]) as one,
+        running(engines[1]) as two,
+        ChatClient(f"ipv4:{one.address},{two.address}") as chat,
+    ):
+        # Both connections must stand before turns can be shared out.
+        async with asyncio.timeout(5):
+            while not all(engine.prompts for engine in engines):
+                await chat.ask("until both have one")
+        before = [len(engine.prompts) for engine in engines]
+        for number in range(20):
+            await chat.ask(f"turn {number}")
+        shares = [len(engine.prompts) - so_far for engine, so_far in zip(engines, before, strict=True)]
+    assert sum(shares) == 20
+    assert min(shares) >= 6
+
+
 async def test_a_hundred_and_twenty_asked_at_once_on_a_fresh_connection_all_end() -> None:
     engine = FakeEngine(answer=saying("ok"))
     async with running(engine, queue_depth=200) as app, ChatClient(app.address) as chat:

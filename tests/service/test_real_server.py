@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import urllib.request
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.client import BadRequestError, ChatClient
-from tests.running_server import RunningServer, start_server
+from tests.running_server import RunningServer, launch_server, start_server
 
 WORDS = "one two three four five six seven eight nine ten "
 
@@ -43,6 +44,77 @@ async def test_promise_22_health_answers_during_prefill_decode_and_tokenising(re
 
     assert len(seconds) >= 50
     assert seconds[int(len(seconds) * 0.99)] <= 0.05
+
+
+@pytest.mark.slow
+async def test_promise_22_in_full_health_answers_during_a_prefill_of_4000_tokens(
+    embedded_model: Path, tmp_path: Path
+) -> None:
+    flags = ("--device", "cpu", "--context", "4608", "--slots", "1", "--prefill-chunk", "4096")
+    with start_server(*flags, log=tmp_path / "soloist.log") as server:
+        async with ChatClient(server.target) as chat:
+            assert await chat.count_tokens(WORDS * 400) >= 4000
+            reading = asyncio.create_task(chat.ask(WORDS * 400, max_tokens=24))
+            seconds = await probe(server.target, reading.done)
+            await reading
+
+    assert len(seconds) >= 300
+    assert seconds[int(len(seconds) * 0.99)] <= 0.05
+
+
+async def test_promise_22_health_answers_while_the_model_loads(embedded_model: Path, tmp_path: Path) -> None:
+    seconds = []
+    with launch_server("--device", "cpu", "--context", "512", "--slots", "1", log=tmp_path / "soloist.log") as server:
+        async with grpc.aio.insecure_channel(server.target) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest()
+            # The port opens first of all.
+            status = (await stub.Check(request, timeout=30, wait_for_ready=True)).status
+            while status == health_pb2.HealthCheckResponse.NOT_SERVING:
+                asked_s = time.monotonic()
+                status = (await stub.Check(request, timeout=5)).status
+                seconds.append(time.monotonic() - asked_s)
+                await asyncio.sleep(0.005)
+    seconds.sort()
+
+    assert status == health_pb2.HealthCheckResponse.SERVING
+    assert len(seconds) >= 50
+    # Importing torch and building tables hold the interpreter's lock in C a few times, for up to a tenth of a second.
+    assert seconds[int(len(seconds) * 0.95)] <= 0.05
+    assert seconds[-1] <= 1.0
+
+
+@pytest.mark.parametrize("replies", [3, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+async def test_txt_10_replies_show_no_control_string_and_a_whole_one_ends_with_stop(
+    real_server: RunningServer, replies: int
+) -> None:
+    async with ChatClient(real_server.target) as chat:
+        whole = await chat.ask("What is the capital of France?", temperature=0, repetition_penalty=1.1, max_tokens=128)
+        others = [await chat.ask("Hi!", temperature=1.0, seed=seed, max_tokens=24) for seed in range(replies)]
+
+    assert whole.finished.reason == "stop"
+    assert whole.finished.stop_token_id in (0, 2)
+    for answer in (whole, *others):
+        assert "<|" not in answer.text
+        assert answer.finished.reason in ("stop", "length")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+async def test_the_embedded_model_serves_in_1800_mib(embedded_model: Path, tmp_path: Path) -> None:
+    """With all the defaults of `soloist serve`, after a turn that fills a good part of a context."""
+    with start_server("--device", "cpu", log=tmp_path / "soloist.log") as server:
+        async with ChatClient(server.target) as chat:
+            await chat.ask(WORDS * 60, max_tokens=16)
+        peak_kib = await asyncio.to_thread(peak_resident_kib, server.process.pid)
+
+    print(f"peak resident memory: {peak_kib / 1024:.0f} MiB")
+    assert peak_kib <= 1800 * 1024
+
+
+def peak_resident_kib(pid: int) -> int:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1])
 
 
 async def test_eng_10_a_history_over_the_context_is_refused_with_both_counts(real_server: RunningServer) -> None:

@@ -329,7 +329,7 @@ async def test_a_taken_metrics_port_is_one_line() -> None:
             await App(quick(metrics_listen=address), FakeEngine().opener()).start()
 
 
-async def test_connections_are_asked_to_reconnect_and_turns_are_not_cut() -> None:
+async def test_rpc_06_connections_are_asked_to_reconnect_and_turns_are_not_cut() -> None:
     engine = FakeEngine(answer=saying("whole answer"))
     engine.hold()
     async with (
