@@ -88,9 +88,7 @@ class FusedOps:
         n, k = linear.weight.shape
         setting = self.tuning.row_setting("down" if k > n else "out", n, k)
         rounded = self.rounding(residual)
-        linear_residual_kernel.linear_residual(
-            x, linear.weight, linear.bias, residual, rounded, setting, self._launch
-        )
+        linear_residual_kernel.linear_residual(x, linear.weight, linear.bias, residual, rounded, setting, self._launch)
         self._follow(residual)
 
     def norm_gate_up(self, x: torch.Tensor, linear: Linear, eps: float, out: torch.Tensor) -> None:
@@ -98,9 +96,7 @@ class FusedOps:
         source, norm = self._normed_or_rounded(x, eps)
         n, k = linear.weight.shape
         setting = self.tuning.row_setting("gate_up", n, k)
-        norm_gate_up_kernel.norm_gate_up(
-            source, linear.weight, linear.bias, eps, out, setting, self._launch, norm=norm
-        )
+        norm_gate_up_kernel.norm_gate_up(source, linear.weight, linear.bias, eps, out, setting, self._launch, norm=norm)
 
     def head(self, x: torch.Tensor, weights: DecoderWeights, eps: float, logits: torch.Tensor) -> None:
         """See Ops.head."""
@@ -118,14 +114,12 @@ class FusedOps:
     ) -> None:
         """Head, greedy choice and embedding of one row, in place of head, the sampler and `embed`.
 
-        x `[1, W]`, logits `[1, V]` float32, stop_ids `[S, E]` int64 padded with -1, picked `[1]` int64: the best id, the
-        lowest of equals. Token, position and `stopped` of the active slot move on unless it has stopped; then x is the
-        embedding of its token.
+        x `[1, W]`, logits `[1, V]` float32, stop_ids `[S, E]` int64 padded with -1, picked `[1]` int64: the best id,
+        the lowest of equals. Token, position and `stopped` of the active slot move on unless it has stopped; then x is
+        the embedding of its token.
         """
         self._head(x, weights, eps, logits, self._keys)
-        pick_kernel.pick(
-            self._keys, table, stop_ids, picked, weights.embedding, x, self.rounding(x), self._launch
-        )
+        pick_kernel.pick(self._keys, table, stop_ids, picked, weights.embedding, x, self.rounding(x), self._launch)
         self._follow(x)
 
     def _head(

@@ -3,7 +3,7 @@
 With it, a kernel's blocks start while the kernel before them still runs, load what that kernel does not write (weights,
 rotary tables, old keys and values) and then wait for its end. `begin` is that wait. A kernel lets its successor start
 right after its own wait, so at most two kernels overlap, and whatever was written two kernels back may be read before
-the wait. The attention and the norm let it start at once (`begin_early`): they use few blocks, and what follows them
+the wait. The attention and the norm let it start at once (`allow_next`): they use few blocks, and what follows them
 reads weights only before its own wait.
 """
 
@@ -22,9 +22,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from engine.kernels.tuning import RowSetting
 
 _HOPPER = (9, 0)
-
-
-_THREADS_OF_A_WAVE = 640  # of one multiprocessor: what kernels of 96 registers leave room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +43,23 @@ class Launch:
         properties = torch.cuda.get_device_properties(device)
         return cls((properties.major, properties.minor) >= _HOPPER, properties.multi_processor_count)
 
-    def prefetch(self, setting: RowSetting, weight: torch.Tensor) -> dict[str, Any]:
-        """Compile-time constants of a product of rows: PDL, and how much of the weight is fetched ahead of need."""
-        whole = setting.rows * weight.shape[1] * weight.element_size() % 16 == 0
+    def products(self, setting: RowSetting, n: int) -> dict[str, Any]:
+        """Compile-time constants of a product of n rows: how its blocks follow each other and what is loaded ahead."""
+        loops = setting.grid(n, self.processors)[0] < triton.cdiv(n, setting.rows)
         return {
-            "WAVE": self.processors * max(1, _THREADS_OF_A_WAVE // (32 * setting.warps)),
-            "DEPTH": setting.depth if self.dependent and whole else 0,
+            "BLOCKS": triton.cdiv(n, setting.rows),
+            "BUFFERS": setting.buffers if loops else 1,
+            "LOOP": loops,
             "PDL": self.dependent,
         }
 
-    def options(self, warps: int, *, fused: bool = False) -> dict[str, Any]:
+    def options(self, warps: int, *, fused: bool = False, registers: int = 0) -> dict[str, Any]:
         """Keyword arguments of a launch. Products and sums are fused where the kernel says so, never where the compiler
         likes: that keeps a row's bits independent of how many rows are compiled together.
         """
         options: dict[str, Any] = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": fused}
+        if registers:
+            options["maxnreg"] = registers
         if self.dependent:
             options["launch_pdl"] = True
         return options

@@ -4,7 +4,8 @@ The norm's own weight is folded into the matrix, so the norm is one factor per r
 With NORM off, x is taken as it is.
 """
 
-# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+# Triton's tuples grow, which Python's types do not express.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,assignment,misc"
 
 from __future__ import annotations
 
@@ -13,30 +14,55 @@ import triton
 import triton.language as tl
 
 from engine.kernels.launch import Launch, begin
-from engine.kernels.rows import dot_rows, load_rows, prefetch_rows
+from engine.kernels.rows import dot_rows, load_activation, load_rows, norm_factors
 from engine.kernels.tuning import RowSetting
+
+
+@triton.jit
+def _finish(
+    tiles, activations, factors, x, bias, out, block,
+    N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    rows = block * BN + tl.arange(0, BN)
+    valid = rows < N
+    offset = tl.zeros((BN,), tl.float32)
+    if BIAS:
+        offset = tl.load(bias + rows, mask=valid, other=0.0).to(tl.float32)
+    for row in tl.static_range(ROWS):
+        product = dot_rows(tiles, activations, x, row, ROWS, K, BN, BK) * factors[row]
+        tl.store(out + row * N + rows, (product + offset).to(out.dtype.element_ty), mask=valid)
 
 
 @triton.jit
 def _norm_linear(
     x, weight, bias, out, eps,
-    N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, CACHE: tl.constexpr,
-    WAVE: tl.constexpr, DEPTH: tl.constexpr, PDL: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BLOCKS: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr,
+    BUFFERS: tl.constexpr, LOOP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * BN + tl.arange(0, BN)
-    valid = rows < N
-    tiles = load_rows(weight, rows, valid, K, BK, CACHE)
-    prefetch_rows(weight, tl.program_id(0), BN, K, N, WAVE, DEPTH)
-    offset = tl.zeros((BN,), tl.float32)
-    if BIAS:
-        offset = tl.load(bias + rows, mask=valid, other=0.0).to(tl.float32)
+    block = tl.program_id(0)
+    stride = tl.num_programs(0)
+    buffers = ()
+    for ahead in tl.static_range(BUFFERS):
+        tiles = load_rows(weight, block + ahead * stride, 0, N, BN, K, BK)
+        buffers = buffers + (tiles,)  # noqa: RUF005
     begin(PDL)
-    for row in tl.static_range(ROWS):
-        product, square_sum = dot_rows(tiles, x + row * K, K, BN, BK, NORM)
-        if NORM:
-            product = product * tl.rsqrt(square_sum / K + eps)
-        tl.store(out + row * N + rows, (product + offset).to(out.dtype.element_ty), mask=valid)
+    activations = ()
+    if ROWS == 1:
+        activations = load_activation(x, K, BK)
+    factors = norm_factors(activations, x, eps, K, BK, ROWS, NORM)
+    if LOOP:
+        while block < BLOCKS:
+            fresh = ()
+            for ahead in tl.static_range(BUFFERS):
+                now = block + ahead * stride
+                _finish(buffers[ahead], activations, factors, x, bias, out, now, N, K, ROWS, BN, BK, BIAS)
+                tiles = load_rows(weight, block + (BUFFERS + ahead) * stride, 0, N, BN, K, BK)
+                fresh = fresh + (tiles,)  # noqa: RUF005
+            buffers = fresh
+            block += BUFFERS * stride
+    else:
+        _finish(buffers[0], activations, factors, x, bias, out, block, N, K, ROWS, BN, BK, BIAS)
 
 
 def norm_linear(
@@ -52,9 +78,9 @@ def norm_linear(
 ) -> None:
     """x `[R, K]`, weight `[N, K]`, bias `[N]` or None, out `[R, N]`, all contiguous."""
     n, k = weight.shape
-    _norm_linear[(triton.cdiv(n, setting.rows),)](
+    _norm_linear[setting.grid(n, launch.processors)](
         x, weight, weight if bias is None else bias, out, eps,
         N=n, K=k, ROWS=x.shape[0], BN=setting.rows, BK=setting.tile(weight.element_size()),
-        NORM=norm, BIAS=bias is not None, CACHE=setting.cache, **launch.prefetch(setting, weight),
-        **launch.options(setting.warps),
+        NORM=norm, BIAS=bias is not None, **launch.products(setting, n),
+        **launch.options(setting.warps, registers=setting.registers),
     )  # fmt: skip

@@ -4,9 +4,14 @@ A block takes BN matrix rows whole. Its weights are loaded into registers in til
 for its predecessor, so they are on their way while the activation is still being made. A thread keeps 16 bytes of each
 row and tile; BK is what the block's threads hold at once. The sum of one matrix row has one order: over tiles in each
 thread, then across threads. It depends on BK alone, so a row of activations has the same bits beside any others.
+
+A kernel's grid is either one block for each BN rows, or as many as the device holds at once, each taking every
+so-manieth BN rows with BUFFERS of them loaded ahead. In the latter all blocks run from the start, so the next kernel's
+can be launched long before the end, and the activation is read, and its norm summed, once a block.
 """
 
-# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+# Triton's tuples grow, which Python's types do not express.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,assignment,misc"
 
 from __future__ import annotations
 
@@ -15,70 +20,72 @@ import triton.language as tl
 
 
 @triton.jit
-def load_rows(weight, rows, valid, K: tl.constexpr, BK: tl.constexpr, CACHE: tl.constexpr):
-    """Rows `[BN]` of weight `[N, K]`, as a tuple of tiles `[BN, BK]`; columns past K and rows not `valid` are 0."""
+def load_rows(
+    weight, block, SECOND: tl.constexpr, N: tl.constexpr, BN: tl.constexpr, K: tl.constexpr, BK: tl.constexpr
+):
+    """The BN rows of block `block` of weight `[N, K]`, as a tuple of tiles `[BN, BK]`; what lies outside is 0.
+
+    With SECOND, a matrix lies SECOND rows further on, and its rows are interleaved: tiles are `[2 BN, BK]`.
+    """
+    if SECOND > 0:
+        pair = tl.arange(0, 2 * BN)
+        first = block * BN + pair // 2
+        rows = first + (pair % 2) * SECOND
+    else:
+        first = block * BN + tl.arange(0, BN)
+        rows = first
     tiles = ()
     for tile in tl.static_range((K + BK - 1) // BK):
         columns = tile * BK + tl.arange(0, BK)
-        pointers = weight + rows.to(tl.int64)[:, None] * K + columns[None, :]
         loaded = tl.load(
-            pointers,
-            mask=valid[:, None] & (columns < K)[None, :],
+            weight + rows.to(tl.int64)[:, None] * K + columns[None, :],
+            mask=(first < N)[:, None] & (columns < K)[None, :],
             other=0.0,
-            cache_modifier=CACHE,
-            eviction_policy="evict_first" if CACHE == "" else "",
+            eviction_policy="evict_first",
         )
         tiles = tiles + (loaded,)  # noqa: RUF005  (Triton has no unpacking here)
     return tiles
 
 
 @triton.jit
-def prefetch_rows(
-    weight, block, BN: tl.constexpr, K: tl.constexpr, N: tl.constexpr, WAVE: tl.constexpr, DEPTH: tl.constexpr
-):
-    """Ask the second-level cache for what the blocks of the next DEPTH waves will load; one thread, one instruction a
-    block. The first wave's blocks hold their own weights before they wait for the predecessor; without this the memory
-    would then be idle until they end.
-    """
-    if DEPTH > 0:
-        size: tl.constexpr = BN * K * (weight.dtype.element_ty.primitive_bitwidth // 8)
-        if block < WAVE:
-            for wave in tl.static_range(1, DEPTH + 1):
-                row = (block + wave * WAVE) * BN
-                if row + BN <= N:
-                    address = (weight + row.to(tl.int64) * K).to(tl.int64)
-                    tl.inline_asm_elementwise(
-                        """
-                        {
-                        .reg .pred first;
-                        .reg .b32 thread;
-                        mov.u32 thread, %tid.x;
-                        setp.eq.u32 first, thread, 0;
-                        @first cp.async.bulk.prefetch.L2.global [$1], $2;
-                        mov.u32 $0, 0;
-                        }
-                        """,
-                        "=r,l,r",
-                        [address, size],
-                        dtype=tl.int32,
-                        is_pure=False,
-                        pack=1,
-                    )
+def load_activation(x, K: tl.constexpr, BK: tl.constexpr):
+    """x `[K]` as a tuple of tiles `[BK]`, in its own type; elements past K are 0."""
+    tiles = ()
+    for tile in tl.static_range((K + BK - 1) // BK):
+        columns = tile * BK + tl.arange(0, BK)
+        tiles = tiles + (tl.load(x + columns, mask=columns < K, other=0.0),)  # noqa: RUF005
+    return tiles
 
 
 @triton.jit
-def dot_rows(tiles, x, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr):
-    """Products `[BN]` float32 of the loaded rows and activation x `[K]`, and, where NORM, the sum of squares of x."""
-    total = tl.zeros((BN, BK), tl.float32)
-    squares = tl.zeros((BK,), tl.float32)
-    for tile in tl.static_range((K + BK - 1) // BK):
-        columns = tile * BK + tl.arange(0, BK)
-        value = tl.load(x + columns, mask=columns < K, other=0.0).to(tl.float32)
-        total = tl.fma(tiles[tile].to(tl.float32), tl.broadcast_to(value[None, :], (BN, BK)), total)
+def norm_factors(activations, x, eps, K: tl.constexpr, BK: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr):
+    """Each row's RMS norm as one factor, a tuple of ROWS; 1 where NORM is off. One row is at hand in `activations`."""
+    factors = ()
+    for row in tl.static_range(ROWS):
+        factor = 1.0
         if NORM:
-            squares = tl.fma(value, value, squares)
-    product = tl.sum(total, axis=1)
-    square_sum = 0.0
-    if NORM:
-        square_sum = tl.sum(squares, axis=0)
-    return product, square_sum
+            tiles = activations
+            if ROWS > 1:
+                tiles = load_activation(x + row * K, K, BK)
+            squares = tl.zeros((BK,), tl.float32)
+            for tile in tl.static_range((K + BK - 1) // BK):
+                value = tiles[tile].to(tl.float32)
+                squares = tl.fma(value, value, squares)
+            factor = tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
+        factors = factors + (factor,)  # noqa: RUF005
+    return factors
+
+
+@triton.jit
+def dot_rows(
+    tiles, activations, x, row: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Products `[BN]` float32 of the loaded matrix rows and row `row` of x, which is at hand if it is the only one."""
+    values = activations
+    if ROWS > 1:
+        values = load_activation(x + row * K, K, BK)
+    total = tl.zeros((BN, BK), tl.float32)
+    for tile in tl.static_range((K + BK - 1) // BK):
+        value = tl.broadcast_to(values[tile].to(tl.float32)[None, :], (BN, BK))
+        total = tl.fma(tiles[tile].to(tl.float32), value, total)
+    return tl.sum(total, axis=1)

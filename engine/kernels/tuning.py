@@ -15,14 +15,21 @@ _WARP = 32
 class RowSetting:
     """How a product of matrix rows is cut up.
 
-    rows: matrix rows a block (of each half, for gate_up). warps: warps a block. cache: modifier of the weight loads.
-    depth: waves of blocks whose weights the first wave asks the second-level cache for (Hopper).
+    rows: matrix rows a block (of each half, for gate_up). warps: warps a block.
+    resident: blocks of a multiprocessor in a grid that stays; 0 is a block for each `rows`. buffers: of a block that
+    stays, row blocks in registers. registers: most registers a thread, 0 for the compiler's choice.
     """
 
     rows: int
     warps: int
-    cache: str = ""
-    depth: int = 0
+    resident: int = 0
+    buffers: int = 2
+    registers: int = 0
+
+    def grid(self, n: int, processors: int) -> tuple[int]:
+        """Blocks of a launch over n rows."""
+        blocks = -(-n // self.rows)
+        return (min(blocks, self.resident * processors) if self.resident else blocks,)
 
     def tile(self, element_bytes: int) -> int:
         """Columns that a block holds at once: 16 bytes of a row in each thread."""
@@ -97,6 +104,7 @@ _H200 = Tuning(
         ("gate_up", 28672, 4096): RowSetting(1, 4),
         # Llama-3.2-1B
         ("qkv", 3072, 2048): RowSetting(2, 2),
+        ("out", 2048, 2048): RowSetting(8, 8, resident=2, buffers=1, registers=128),
         ("gate_up", 16384, 2048): RowSetting(1, 2),
         ("down", 2048, 8192): RowSetting(1, 8),
         ("head", 128256, 2048): RowSetting(8, 8),

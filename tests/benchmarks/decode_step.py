@@ -16,7 +16,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -37,7 +37,6 @@ from tests.benchmarks.shapes import SHAPES, bytes_per_token
 BF16 = torch.bfloat16
 CONTEXT, STEPS, LONG = 32, 128, 4096
 LONG_SHAPE = "llama-3.1-8b"
-DEPTHS = (0, 1, 2)
 
 
 @triton.jit
@@ -76,7 +75,7 @@ def timed(play: Callable[[], None], repeats: int, rounds: int = 3) -> float:
         end.record()
         end.synchronize()
         took.append(start.elapsed_time(end) / repeats * 1e-3)
-    return statistics.median(took)
+    return float(statistics.median(took))
 
 
 def captured(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -200,7 +199,7 @@ class Bench:
             end.record()
             end.synchronize()
             took.append(start.elapsed_time(end) / steps * 1e-3)
-        return statistics.median(took[1:])
+        return float(statistics.median(took[1:]))
 
     def kernel_seconds(self) -> dict[str, float]:
         """Seconds of each kernel when one of every layer stands in one graph, at the position of the slot."""
@@ -332,14 +331,13 @@ def _compile(a: Architecture, kernel: Kernel | int, tuning: Tuning) -> None:
     """In a process of its own: put one kernel, or the attention of a bucket, into Triton's cache on disk."""
     from triton.runtime.jit import JITFunction
 
-    from engine.kernels import fused
     from engine.kernels.launch import Launch
 
-    JITFunction.__getitem__ = lambda self, grid: lambda *args, **kwargs: self.run(  # type: ignore[method-assign]
-        *args, grid=grid, warmup=True, **kwargs
+    JITFunction.__getitem__ = lambda self, grid: (
+        lambda *args, **kwargs: self.run(*args, grid=grid, warmup=True, **kwargs)
     )
     launch = Launch.on(torch.device("cuda"))
-    fused.Launch.on = classmethod(lambda cls, device: launch)  # type: ignore[method-assign, assignment]
+    Launch.on = classmethod(lambda cls, device: launch)  # type: ignore[method-assign, assignment]
     bench = Bench(replace(a, layers=1), torch.device("meta"), tuning=tuning)
     layer, eps = bench.weights.layers[0], a.norm_eps
     bench.ops._follow(bench.x)
@@ -377,19 +375,19 @@ def precompile(shapes: list[str], base: Tuning, pool: ProcessPoolExecutor) -> li
     for name in shapes:
         a = SHAPES[name]
         heads = (a.heads, a.kv_heads, a.head_dim)
-        for setting in attend_candidates(base.attend_setting(*heads), long=False):
-            work.append((a, 256, replace(base, attend={heads: setting})))
-        if name == LONG_SHAPE:
-            for setting in attend_candidates(base.attend_setting(*heads), long=True):
-                work.append((a, LONG, replace(base, attend={heads: setting})))
+        for bucket in (256, LONG) if name == LONG_SHAPE else (256,):
+            settings = attend_candidates(base.attend_setting(*heads), long=bucket == LONG)
+            work += [(a, bucket, replace(base, attend={heads: setting})) for setting in settings]
     for name, kernel in itertools.product(shapes, KERNELS):
         key = (kernel, *matrix_of(SHAPES[name], kernel))
-        for setting, depth in itertools.product(row_candidates(*key), DEPTHS):
-            work.append((SHAPES[name], kernel, replace(base, rows={key: replace(setting, depth=depth)})))
+        found = row_candidates(*key) + staying(base.row_setting(*key))
+        work += [(SHAPES[name], kernel, replace(base, rows={key: setting})) for setting in found]
     return [pool.submit(_compile, *each) for each in work]
 
 
-def changes(a: Architecture, tuning: Tuning, *, long: bool = False) -> Iterator[list[tuple[str, Tuning]]]:
+def changes(
+    a: Architecture, tuning: Tuning, *, long: bool = False
+) -> Generator[list[tuple[str, Tuning]], Tuning, None]:
     """Groups of alternatives to `tuning`; the caller sends the best so far into each next group."""
     best = tuning
     heads = (a.heads, a.kv_heads, a.head_dim)
@@ -407,7 +405,11 @@ def changes(a: Architecture, tuning: Tuning, *, long: bool = False) -> Iterator[
     def rows(kernel: Kernel, settings: list[RowSetting]) -> list[tuple[str, Tuning]]:
         key = (kernel, *matrix_of(a, kernel))
         return [
-            (f"{kernel} {s.rows}x{s.warps}+{s.depth}{s.cache}", replace(best, rows=best.rows | {key: s})) for s in settings
+            (
+                f"{kernel} {s.rows}x{s.warps}/{s.resident},{s.buffers},{s.registers}",
+                replace(best, rows=best.rows | {key: s}),
+            )
+            for s in settings
         ]
 
     best = yield attends()
@@ -415,20 +417,29 @@ def changes(a: Architecture, tuning: Tuning, *, long: bool = False) -> Iterator[
         return
     order: tuple[Kernel, ...] = ("out", "gate_up", "down", "qkv", "head")
     for kernel in order:
-        now = best.row_setting(kernel, *matrix_of(a, kernel))
-        best = yield rows(kernel, [replace(now, depth=depth) for depth in DEPTHS])
+        best = yield rows(kernel, row_candidates(kernel, *matrix_of(a, kernel)))
     for kernel in order:
-        now = best.row_setting(kernel, *matrix_of(a, kernel))
-        best = yield rows(
-            kernel,
-            [replace(s, depth=now.depth) for s in row_candidates(kernel, *matrix_of(a, kernel))]
-            + [replace(now, cache=".cg")],
-        )
-    for kernel in order:
-        now = best.row_setting(kernel, *matrix_of(a, kernel))
-        best = yield rows(kernel, [replace(now, depth=depth) for depth in DEPTHS if depth != now.depth])
+        best = yield rows(kernel, staying(replace(best.row_setting(kernel, *matrix_of(a, kernel)), resident=0)))
     toggled = best.norm_apart ^ {a.width}
     best = yield [(f"norm apart {a.width in toggled}", replace(best, norm_apart=toggled))]
+
+
+def staying(now: RowSetting) -> list[RowSetting]:
+    """Grids that stay, around a setting that does not."""
+    wide = replace(now, rows=2 * now.rows, warps=min(16, 2 * now.warps))
+    few = max(1, 16 // now.warps)
+    return [
+        replace(base, resident=max(1, resident), registers=registers, buffers=buffers)
+        for base, resident, registers, buffers in (
+            (now, few // 2, 0, 2),
+            (now, few * 3 // 4, 168, 2),
+            (now, few, 128, 1),
+            (now, few * 5 // 4, 96, 1),
+            (now, few * 6 // 4, 80, 1),
+            (wide, few // 4, 0, 2),
+            (wide, few // 2, 128, 1),
+        )
+    ]
 
 
 def tune(
@@ -459,9 +470,9 @@ def tune(
             if seconds < least * 0.999:
                 least, best = seconds, candidate
         shown = " ".join(f"{label.split(' ', 1)[1]}={seconds * 1e6:.0f}" for seconds, label in sorted(results)[:6])
-        print(f"    {name} {group[0][1] and group[0][0].split()[0]}: {shown} | best {least * 1e6:.1f} us", flush=True)
+        print(f"    {name} {group[0][0].split()[0]}: {shown} | best {least * 1e6:.1f} us", flush=True)
         try:
-            group = search.send(best)  # type: ignore[attr-defined]
+            group = search.send(best)
         except StopIteration:
             group = None
     print(f"  {name}: {first * 1e6:.1f} -> {least * 1e6:.1f} us over {layers} layers", flush=True)

@@ -10,11 +10,15 @@ import torch
 from engine.kernels.fused import FusedOps
 from engine.kernels.ops import LayerCache, Linear
 from engine.kernels.plain import PlainOps
-from engine.kernels.tuning import AttendSetting
+from engine.kernels.tuning import AttendSetting, Kernel, RowSetting
 from tests.engine.kernels.decoders import Scene, poisoned, scene, shaped
 
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 ROWS = (1, 2, 8)
+
+
+def close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for the order of float32 sums; NaN, where nothing may be written, equals NaN."""
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
 def linear(n: int, k: int, device: torch.device, *, bias: bool, seed: int = 0) -> Linear:
@@ -45,7 +49,7 @@ def test_norm_linear_equals_its_twin(n: int, k: int, bias: bool, apart: bool, de
         out, expected = poisoned(rows, n, device=device), poisoned(rows, n, device=device)
         fused.norm_linear(x, matrix, 1e-5, out)
         plain.norm_linear(x, matrix, 1e-5, expected)
-        torch.testing.assert_close(out, expected, **CLOSE)
+        close(out, expected)
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 16), (37, 100), (9, 3000)])
@@ -58,7 +62,7 @@ def test_linear_residual_equals_its_twin(n: int, k: int, bias: bool, device: tor
         expected = residual.clone()
         fused.linear_residual(x, matrix, residual)
         plain.linear_residual(x, matrix, expected)
-        torch.testing.assert_close(residual, expected, **CLOSE)
+        close(residual, expected)
 
 
 @pytest.mark.parametrize(("f", "k"), [(1, 16), (37, 72), (6, 1100)])
@@ -70,7 +74,7 @@ def test_norm_gate_up_equals_its_twin(f: int, k: int, apart: bool, device: torch
         out, expected = poisoned(rows, f, device=device), poisoned(rows, f, device=device)
         fused.norm_gate_up(x, matrix, 1e-5, out)
         plain.norm_gate_up(x, matrix, 1e-5, expected)
-        torch.testing.assert_close(out, expected, **CLOSE)
+        close(out, expected)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -81,7 +85,29 @@ def test_head_equals_its_twin(tied: bool, device: torch.device) -> None:
         out, expected = poisoned(rows, 131, device=device), poisoned(rows, 131, device=device)
         s.fused.head(x, s.weights, 1e-5, out)
         s.plain.head(x, s.weights, 1e-5, expected)
-        torch.testing.assert_close(out, expected, **CLOSE)
+        close(out, expected)
+
+
+@pytest.mark.parametrize("buffers", [1, 3])
+def test_a_grid_that_stays_computes_the_same_bits(buffers: int, device: torch.device) -> None:
+    k, n, rows = 72, 37, 2
+    fused, _ = ops_of(k, device)
+    stays = RowSetting(rows=2, warps=1, resident=1, buffers=buffers)
+    once = RowSetting(rows=2, warps=1)
+    keys: list[tuple[Kernel, int, int]] = [("qkv", n, k), ("gate_up", 2 * n, k), ("out", k, k), ("head", 131, k)]
+    results = []
+    for setting in (stays, once):
+        ops = FusedOps(shaped(width=k), torch.float32, device, replace(fused.tuning, rows=dict.fromkeys(keys, setting)))
+        x = stream(rows, k, device)
+        out, gated = poisoned(rows, n, device=device), poisoned(rows, n, device=device)
+        logits = poisoned(rows, 131, device=device)
+        ops.norm_linear(x, linear(n, k, device, bias=True), 1e-5, out)
+        ops.norm_gate_up(x, linear(2 * n, k, device, bias=False), 1e-5, gated)
+        ops.linear_residual(x.clone(), linear(k, k, device, bias=False), x)
+        ops.head(x, scene(shaped(), 3, device).weights, 1e-5, logits)
+        results.append((out, gated, x, logits))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
 
 
 def attended(s: Scene, rows: int, bucket: int, seed: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,8 +118,9 @@ def attended(s: Scene, rows: int, bucket: int, seed: int = 4) -> tuple[torch.Ten
     out, expected = (poisoned(rows, a.heads * a.head_dim, device=device) for _ in range(2))
     s.fused.attend(qkv, s.weights.layers[0], s.weights, s.cache[0], s.table, bucket, 1e-5, out)
     s.plain.attend(qkv, s.weights.layers[0], s.weights, held[0], s.table, bucket, 1e-5, expected)
-    torch.testing.assert_close(s.cache[0].k, held[0].k, equal_nan=True, **CLOSE)
-    torch.testing.assert_close(s.cache[0].v, held[0].v, equal_nan=True, **CLOSE)
+    assert not expected.isnan().any()
+    close(s.cache[0].k, held[0].k)
+    close(s.cache[0].v, held[0].v)
     return out, expected
 
 
@@ -106,7 +133,7 @@ def test_attend_equals_its_twin(heads: int, kv_heads: int, head_dim: int, qk_nor
     a = shaped(heads=heads, kv_heads=kv_heads, head_dim=head_dim, qk_norm=qk_norm)
     for position, rows in ((0, 1), (37, 1), (56, 8) if heads < 9 else (61, 2)):
         out, expected = attended(scene(a, position, device), rows, 64)
-        torch.testing.assert_close(out, expected, **CLOSE)
+        close(out, expected)
 
 
 @pytest.mark.parametrize("position", [0, 30, 31, 32, 33, 63, 64, 130, 300, 639])
@@ -118,7 +145,7 @@ def test_attend_splits_long_contexts(position: int, device: torch.device) -> Non
         s = split_scene(scene(a, position, device))
         for _ in range(2):  # the counters must be as before
             out, expected = attended(s, rows, 640)
-            torch.testing.assert_close(out, expected, **CLOSE)
+            close(out, expected)
 
 
 def split_scene(s: Scene) -> Scene:
@@ -129,7 +156,7 @@ def split_scene(s: Scene) -> Scene:
     return replace(s, fused=FusedOps(a, torch.float32, s.table.active.device, tuning))
 
 
-@pytest.mark.parametrize("position", [0, 14, 29, 100])
+@pytest.mark.parametrize("position", [0, 29, 100])
 def test_a_row_has_the_bits_it_has_alone(position: int, device: torch.device) -> None:
     a = shaped(heads=6, kv_heads=2, context=640, qk_norm=True)
     together = split_scene(scene(a, position, device))
@@ -147,7 +174,7 @@ def test_a_row_has_the_bits_it_has_alone(position: int, device: torch.device) ->
     assert torch.equal(alone.cache[0].k.nan_to_num(9.0), together.cache[0].k.nan_to_num(9.0))
 
 
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", [2, 8])
 def test_rows_of_products_have_the_bits_they_have_alone(rows: int, device: torch.device) -> None:
     k, n = 300, 24
     fused, _ = ops_of(k, device)
@@ -246,9 +273,8 @@ def whole_step(ops: FusedOps | PlainOps, s: Scene, cache: tuple[LayerCache, ...]
     return logits
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_a_whole_step_equals_its_twin(rows: int, family: str, device: torch.device) -> None:
+@pytest.mark.parametrize(("family", "rows"), [("llama", 1), ("qwen2", 1), ("qwen3", 2)])
+def test_a_whole_step_equals_its_twin(family: str, rows: int, device: torch.device) -> None:
     a = shaped(layers=2, qkv_bias=family == "qwen2", qk_norm=family == "qwen3", tied_head=family != "qwen2")
     s = scene(a, 20, device)
     x = stream(rows, a.width, device)
