@@ -107,7 +107,7 @@ class Message(_message.Message):
     tool_call_id: _builtins.str
     """Of a tool message: the call it answers."""
     name: _builtins.str
-    """An optional name of the speaker."""
+    """An optional name of the speaker, for chat templates that tell speakers apart; others leave it out."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """Of an assistant message: the calls it made."""
@@ -538,7 +538,7 @@ Global___ChatEvent: _TypeAlias = ChatEvent  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """The turn was admitted and its prompt read."""
+    """The turn left the queue and its prompt is being read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -898,7 +898,7 @@ Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
 
 @_typing.final
 class Limits(_message.Message):
-    """Every size that a request controls."""
+    """The sizes that clients plan by. The README has every cap."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1055,7 +1055,7 @@ class GetLoadResponse(_message.Message):
     predicted_wait_seconds: _builtins.float
     """What a new turn would wait before its prompt is read."""
     inter_token_seconds: _builtins.float
-    """Median of recent steps."""
+    """Running mean of recent steps, 0 before the first."""
     kv_tokens_used: _builtins.int
     kv_tokens_total: _builtins.int
     draining: _builtins.bool
