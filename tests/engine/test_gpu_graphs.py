@@ -92,7 +92,6 @@ def never_ending(**options: object) -> SamplingParams:
 PROMPT = [11, 17, 29, 31, 40]
 TURNS = {
     "greedy": never_ending(max_tokens=1050),
-    "sampled": never_ending(max_tokens=1050, temperature=0.8, seed=7),
     "truncated": never_ending(max_tokens=1050, temperature=1.1, top_p=0.9, top_k=50, min_p=0.01, seed=2**63 + 5),
     "penalised": never_ending(max_tokens=1050, temperature=0.7, repetition_penalty=1.2, frequency_penalty=0.3, seed=1),
 }

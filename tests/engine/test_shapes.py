@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.sampler import Stages
-from engine.shapes import ChunkShape, StepShape, buckets, chunk_shapes
+from engine.shapes import ChunkShape, Shape, StepShape, buckets, chunk_shapes
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,11 @@ def test_chunks_are_padded_to_few_sizes() -> None:
 
 
 def test_the_largest_shapes_sort_first_and_have_names() -> None:
-    shapes = [StepShape(256, 1, Stages.GREEDY), ChunkShape(16), StepShape(512, 1, Stages.SAMPLED), ChunkShape(64)]
+    shapes: list[Shape] = [
+        StepShape(256, 1, Stages.GREEDY),
+        ChunkShape(16),
+        StepShape(512, 1, Stages.SAMPLED),
+        ChunkShape(64),
+    ]
     ordered = sorted(shapes, key=lambda shape: shape.order)
     assert [shape.name for shape in ordered] == ["prefill_r64", "prefill_r16", "b512_r1_sampled", "b256_r1_greedy"]
