@@ -24,6 +24,7 @@ from service.events import Load, ServiceEvent, TokenMade
 from service.keys import KeyFileError
 from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
+from service.ops.load_report import TRAILER, LoadReport
 from service.ops.logs import LogEvents, set_up_logs
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
 from service.parts import access, hang_s, limits, transport
@@ -95,6 +96,7 @@ class App:
             engine_listener=self._hear_engine,
             on_fatal=self._lose_engine,
         )
+        self._load_report = LoadReport(self.worker.load, settings.max_active_turns)
         self._prompts = PromptRoom(settings.prompt_threads, settings.queue_depth)
         edge_limits = EdgeLimits(settings.queue_depth, settings.max_active_turns)
         self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
@@ -125,6 +127,7 @@ class App:
                 access(self.settings),
                 self._chat,
                 HealthServicer(self.health, (SERVICE_NAME,)),
+                lambda: ((TRAILER, self._load_report.encoded()),),
             )
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
@@ -263,6 +266,7 @@ class App:
         if isinstance(event, TokenMade):
             return  # the one event that comes with every token: nothing else hangs on it
         self._log_events.service_event(event)
+        self._load_report.service_event(event)
         self._show_load()
         self._stirred.set()
 

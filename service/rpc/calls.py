@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from service.errors import UnauthenticatedError
 from service.rpc.access import ANYBODY, Access, Caller
 from service.rpc.status import (
     INTERNAL,
@@ -39,6 +40,7 @@ QUIET_PREFIXES = ("/grpc.health.", "/grpc.reflection.")  # probes come every few
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _CLIENT_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
+Trailers = tuple[tuple[str, bytes], ...]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -80,12 +82,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler: who asks, id, log line, malformed requests, one end.
 
     It also knows which handlers still run: grpcio's `server.stop` returns before they have ended. `write_stall_s` is
-    how long a client may leave its stream's window full; `access` knows who may call.
+    how long a client may leave its stream's window full; `access` knows who may call;
+    `trailers` are sent with the end of each call, but of those that probe and describe.
     """
 
-    def __init__(self, write_stall_s: float, access: Access | None = None) -> None:
+    def __init__(
+        self, write_stall_s: float, access: Access | None = None, trailers: Callable[[], Trailers] = lambda: ()
+    ) -> None:
         self._write_stall_s = write_stall_s
         self._access = access or Access()
+        self._trailers = trailers
         self._running: dict[asyncio.Task[Any], Call] = {}
 
     async def wait_ended(self, timeout_s: float, *, but_watchers: bool = False) -> bool:
@@ -175,6 +181,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 )
                 call.caller = call.identify()
                 yield
+                context.set_trailing_metadata(self._trailers_of(call))
             except grpc.aio.AbortError:
                 raise
             except asyncio.CancelledError:
@@ -183,12 +190,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if task.cancelling():
                     raise
                 call.error = TurnInterruptedError("this server broke the work off; ask again")
-                await abort(context, call.error, call.request_id)
+                await abort(context, call.error, call.request_id, self._trailers_of(call))
             except Exception as error:
                 call.error = error
                 if row_of(error) is INTERNAL:
                     _log_internal(call, error)
-                await abort(context, error, call.request_id)
+                await abort(context, error, call.request_id, self._trailers_of(call))
             outcome = "OK"
         except grpc.aio.AbortError:
             outcome = row_of(call.error).reason if call.error is not None else "ABORTED_BY_HANDLER"
@@ -197,6 +204,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             _log_call(call, outcome, time.monotonic() - started_s)
             _current.reset(token)
             del self._running[task]
+
+    def _trailers_of(self, call: Call) -> Trailers:
+        stranger = isinstance(call.error, UnauthenticatedError)  # is told nothing
+        return () if stranger or call.method.startswith(QUIET_PREFIXES) else self._trailers()
 
 
 def _method_name(details: grpc.HandlerCallDetails) -> str:

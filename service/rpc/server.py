@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from service.rpc.access import Access
-from service.rpc.calls import CallInterceptor
+from service.rpc.calls import CallInterceptor, Trailers
 from service.rpc.health import SERVICE_NAME as HEALTH_NAME
 from service.rpc.health import HealthServicer
 from service.rpc.limits import MAX_METADATA_BYTES, TRANSPORT_REQUEST_BYTES
@@ -82,10 +83,16 @@ class Edge:
     address: str
 
 
-def build_server(transport: Transport, access: Access, chat: ChatServicer, health: HealthServicer) -> Edge:
+def build_server(
+    transport: Transport,
+    access: Access,
+    chat: ChatServicer,
+    health: HealthServicer,
+    trailers: Callable[[], Trailers] = lambda: (),
+) -> Edge:
     """Make the server and take its port. ListenError or TlsError, in one line, if it cannot be had."""
     _check_port(transport.listen)
-    calls = CallInterceptor(transport.write_stall_s, access)
+    calls = CallInterceptor(transport.write_stall_s, access, trailers)
     server = grpc.aio.server(interceptors=(calls,), options=server_options(transport))
     chat_pb2_grpc.add_ChatServiceServicer_to_server(chat, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

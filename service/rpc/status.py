@@ -114,10 +114,15 @@ def wire_status(error: BaseException, request_id: str) -> WireStatus:
     return WireStatus(row.code, row.reason, text, status.SerializeToString())
 
 
-async def abort(context: grpc.aio.ServicerContext[object, object], error: BaseException, request_id: str) -> NoReturn:
-    """End the call with `error`'s status."""
+async def abort(
+    context: grpc.aio.ServicerContext[object, object],
+    error: BaseException,
+    request_id: str,
+    trailers: tuple[tuple[str, bytes], ...] = (),
+) -> NoReturn:
+    """End the call with `error`'s status, and these trailers beside its details."""
     status = wire_status(error, request_id)
-    await context.abort(status.code, status.text, ((DETAILS_KEY, status.details),))
+    await context.abort(status.code, status.text, ((DETAILS_KEY, status.details), *trailers))
 
 
 def safe_text(text: str) -> str:
