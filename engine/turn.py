@@ -20,6 +20,7 @@ from engine.cache import Context
 from engine.errors import ReplayError
 from engine.events import Listener, PrefillDone
 from engine.history import Made, Resumption, Segment, chunks, covered, cut, placed, reusable
+from engine.mask import Constraint, Masks
 from engine.outputs import Prefilled, Replayed, Token, TurnStep
 from engine.params import SamplingParams
 from engine.player import Player
@@ -81,6 +82,7 @@ class Turns:
         self, player: Player, stepper: Stepper, chunk: int, limit: int, end_ids: frozenset[int], listener: Listener
     ) -> None:
         self._sampler = player.buffers.sampler
+        self._masks = Masks(self._sampler)
         self._stepper = stepper
         self._chunk = chunk
         self._limit = limit
@@ -118,14 +120,18 @@ class Turns:
         next_id = known[first]
         in_flight: deque[Flight] = deque()
         self._begin(context, plan, first, params)
+        constraint = self._masks.begin(context.slot, params, known[plan.prompt : first + 1])
+        lookahead = self._stepper.lookahead if constraint is None else 0  # the next mask needs this step's choice
         enqueued = 0
         for made in range(steps):
-            while enqueued < min(steps, made + 1 + self._stepper.lookahead):
-                in_flight.append(self._play(context, first + enqueued, params))
+            while enqueued < min(steps, made + 1 + lookahead):
+                in_flight.append(self._play(context, first + enqueued, params, constraint))
                 enqueued += 1
             token = self._land(in_flight.popleft(), params)
             context.append(Made.DECODE, (next_id,))
             next_id = token.token_id
+            if constraint is not None and not token.end:
+                constraint.take(next_id)
             place = first + made + 1
             if place < len(known):
                 _check_repeated(known[place], next_id, place - plan.prompt)
@@ -169,8 +175,10 @@ class Turns:
             return self._stepper.play(context.slot, position, _FORCED)
 
     @torch.inference_mode()
-    def _play(self, context: Context, position: int, params: SamplingParams) -> Flight:
+    def _play(self, context: Context, position: int, params: SamplingParams, constraint: Constraint | None) -> Flight:
         with faults.named():
+            if constraint is not None:
+                constraint.send()
             return self._stepper.play(context.slot, position, params)
 
     def _land(self, flight: Flight, params: SamplingParams) -> Token:

@@ -21,7 +21,8 @@ FIELD = "response_format.json_schema"
 _ONE = frozenset(("items", "additionalProperties"))
 _LIST = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 _MAP = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
+_NUMBERS = _BOUNDS | {"multipleOf"}
 _REMARKS = frozenset(("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"))
 _COUNTS = frozenset(("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"))
 _PLAIN = _NUMBERS | _COUNTS | frozenset(("type", "enum", "const", "$ref", "required", "pattern", "format"))
@@ -48,13 +49,16 @@ def served_schema(text: str) -> dict[str, Any]:
     dialect = schema.get("$schema", _DIALECTS[0])
     if not isinstance(dialect, str) or not dialect.rstrip("#").endswith(_DIALECTS):
         raise _refusal("#/$schema", f"{dialect!r} is not served; known: {', '.join(_DIALECTS)}")
+    bounds = _Bounds()
     pending: list[tuple[str, Any, int]] = [("#", schema, 0)]
     while pending:
         place, inner, depth = pending.pop()
         if depth > MAX_DEPTH:
             raise _refusal(place, f"lies deeper than {MAX_DEPTH} schemas; move inner ones to $defs")
         if not isinstance(inner, bool):
+            bounds.take(place, inner)
             pending += ((where, below, depth + 1) for where, below in _inner(place, inner))
+    bounds.check()
     # What is served means the same in every dialect served, or is stricter in the newest; references are local.
     return {name: value for name, value in schema.items() if name not in _ROOT_ONLY}
 
@@ -108,6 +112,36 @@ def _check_least_properties(place: str, schema: Mapping[str, Any]) -> None:
         raise _refusal(
             f"{place}/minProperties", "above 1 is served up to the number of required names; list them in required"
         )
+
+
+class _Bounds:
+    """Open bounds at whole numbers, and fractions less than 1 inside: the library then lets the bound in.
+
+    Bounds meet through allOf and $ref too, so all of a schema are looked at together.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, float, int]] = []  # place, bound, and in which direction numbers are allowed
+        self._fractions: list[float] = []
+
+    def take(self, place: str, schema: Any) -> None:
+        for keyword in _BOUNDS & schema.keys() if isinstance(schema, dict) else ():
+            bound = schema[keyword]
+            if isinstance(bound, bool) or not isinstance(bound, int | float):
+                continue  # refused by its keyword
+            if bound % 1:
+                self._fractions.append(bound)
+            elif keyword.startswith("exclusive"):
+                self._open.append((f"{place}/{keyword}", bound, 1 if keyword == "exclusiveMinimum" else -1))
+
+    def check(self) -> None:
+        for place, bound, direction in self._open:
+            for fraction in self._fractions:
+                if 0 < direction * (fraction - bound) < 1:
+                    raise _refusal(
+                        place,
+                        f"an open bound at {bound} beside a bound at {fraction} is not served; write a closed one",
+                    )
 
 
 def _parsed(text: str) -> Any:

@@ -60,6 +60,8 @@ def test_remarks_are_let_through() -> None:
         ({"minProperties": 2}, "#/minProperties"),
         ({"minProperties": 3, "required": ["a", "b", "a"]}, "#/minProperties"),
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, "#/$schema"),
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, "#/exclusiveMinimum"),
+        ({"allOf": [{"exclusiveMaximum": -1}, {"minimum": -1.5}]}, "#/allOf/0/exclusiveMaximum"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_place(schema: dict[str, Any], place: str) -> None:
@@ -76,6 +78,9 @@ def test_what_is_not_served_is_refused_by_its_place(schema: dict[str, Any], plac
         {"multipleOf": 1e-9},
         {"multipleOf": MAX_MULTIPLE},
         {"minProperties": 1},
+        {"exclusiveMinimum": 0, "maximum": 1},
+        {"exclusiveMinimum": 0, "maximum": 1.5},
+        {"exclusiveMinimum": 0.25, "exclusiveMaximum": 0.5},
         {"minProperties": 2, "required": ["a", "b"]},
         {"enum": [{"not": 1}], "const": {"if": 2}, "default": {"uniqueItems": 1}},
         {"properties": {"not": {"type": "string"}, "uniqueItems": {}}},
