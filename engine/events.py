@@ -25,7 +25,6 @@ class CaptureCause(StrEnum):
 
     START = "start"
     WEIGHTS_CHANGED = "weights_changed"
-    SELF_CHECK = "self_check"
 
 
 class CaptureOutcome(StrEnum):

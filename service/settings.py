@@ -213,12 +213,6 @@ def load_settings(flags: Mapping[str, Any] | None = None, environment: Mapping[s
     return settings
 
 
-def unknown_flag(arguments: Sequence[str], also: Sequence[str] = ()) -> SettingsError:
-    """The error for what argparse's parse_known_args left over; `also` are flags that are no settings."""
-    name = arguments[0].split("=", 1)[0]
-    return SettingsError(f"{name}: unknown flag{_nearest(name, [s.flag for s in SETTINGS] + ['--config', *also])}")
-
-
 def _read_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     known = {setting.variable: setting.name for setting in SETTINGS} | {ENVIRONMENT_PREFIX + "CONFIG": CONFIG}
     found: dict[str, tuple[str, str]] = {}

@@ -33,7 +33,6 @@ from service.scheduler import Limits
 from service.session import SessionKey
 from service.stage import EngineFactory, Stage
 
-
 LOST_THREAD_ENDS_S = 0.5  # a thread that hangs does not end, and its process should
 
 

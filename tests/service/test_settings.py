@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
-from service.settings import SETTINGS, Settings, SettingsError, add_flags, load_settings, unknown_flag
+from service.settings import SETTINGS, Settings, SettingsError, add_flags, load_settings
 
 
 def file_of(tmp_path: Path, text: str) -> str:
@@ -139,7 +139,3 @@ def test_words_that_yaml_1_1_would_change_stay_words(tmp_path: Path) -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         load_settings({"config": str(tmp_path / "absent.yaml")}, {})
-
-
-def test_an_unknown_flag_gets_the_nearest() -> None:
-    assert "did you mean --queue-depth?" in str(unknown_flag(["--queue-deph=3"]))
