@@ -227,6 +227,7 @@ class FakeEngine:
         self.closed = False
         self._prefill_chunk = prefill_chunk
         self._holding = False
+        self._death: BaseException | None = None
         self._may_step = threading.Semaphore(0)
         self._stepped = threading.Condition()
 
@@ -254,6 +255,11 @@ class FakeEngine:
     def allow(self, steps: int) -> None:
         """Lets a held engine make that many more steps."""
         self._may_step.release(steps)
+
+    def die(self, error: BaseException) -> None:
+        """The next decode step of a held engine raises `error`."""
+        self._death = error
+        self._may_step.release(1)
 
     def release(self) -> None:
         """Ends the hold."""
@@ -344,6 +350,8 @@ class FakeEngine:
     def _step(self, context: FakeContext) -> None:
         if self._holding and not self._may_step.acquire(timeout=HOLD_LIMIT_S):
             raise AssertionError("the test held the engine and never released it")
+        if self._death is not None:
+            raise self._death
         time.sleep(0)  # lets other threads have the interpreter, as a step on a device does
         with self._stepped:
             self.decode_steps += 1

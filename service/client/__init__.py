@@ -16,23 +16,26 @@ from service.client.answers import (
     GraphState,
     Logprob,
     Message,
+    Resumed,
     Role,
     ServerInfo,
     ServerLoad,
     Started,
     TokenLogprobs,
 )
-from service.client.chat import ChatClient, Retries
+from service.client.chat import ChatClient
 from service.client.errors import (
     BadRequestError,
     BrokenStreamError,
     ChatError,
     DeadlineError,
     OverloadedError,
+    ResumeRefusedError,
     ServerError,
     UnauthenticatedError,
     UnavailableError,
 )
+from service.client.retries import Retries
 from service.client.trust import Tls
 
 __all__ = [
@@ -49,6 +52,8 @@ __all__ = [
     "Logprob",
     "Message",
     "OverloadedError",
+    "ResumeRefusedError",
+    "Resumed",
     "Retries",
     "Role",
     "ServerError",

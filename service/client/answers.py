@@ -39,6 +39,29 @@ class Started:
     cached_tokens: int
     queue_s: float
     seed: int
+    resume_mode: str = ""
+    resume_token: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The answer was broken off and goes on with the next delta, without a repeat or a gap.
+
+    Attributes:
+        mode: exact, with the words of the unbroken answer, or fast.
+        cause: what broke it: draining, cancelled, or the status of the call that failed.
+        target: the address that goes on.
+        request_id: under which its log has that.
+        tokens: that had come before.
+        paused_s: from the break until it went on.
+    """
+
+    mode: str
+    cause: str
+    target: str
+    request_id: str
+    tokens: int
+    paused_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +110,10 @@ class Finished:
     decode_s: float
     stop_text: str | None = None
     stop_token_id: int | None = None
+    resume_token: bytes = b""
 
 
-Event = Started | Delta | Finished
+Event = Started | Resumed | Delta | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,7 @@ class Answer:
     started: Started
     finished: Finished
     logprobs: tuple[TokenLogprobs, ...] = ()
+    resumed: tuple[Resumed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +206,14 @@ def from_proto(event: chat_pb2.ChatEvent) -> Event | None:
         case "started":
             said = event.started
             return Started(
-                said.request_id, said.model, said.prompt_tokens, said.cached_tokens, said.queue_seconds, said.seed
+                said.request_id,
+                said.model,
+                said.prompt_tokens,
+                said.cached_tokens,
+                said.queue_seconds,
+                said.seed,
+                _resume_mode(said.resume_mode),
+                said.resume_token,
             )
         case "delta":
             delta = event.delta
@@ -189,6 +221,13 @@ def from_proto(event: chat_pb2.ChatEvent) -> Event | None:
         case "finished":
             return _finished(event.finished)
     return None
+
+
+def _resume_mode(mode: int) -> str:
+    """exact or fast; empty for a fresh answer."""
+    if mode == chat_pb2.RESUME_MODE_UNSPECIFIED:
+        return ""
+    return "fast" if mode == chat_pb2.RESUME_MODE_FAST else "exact"
 
 
 def _logprobs(entry: chat_pb2.TokenLogprobs) -> TokenLogprobs:
@@ -214,4 +253,5 @@ def _finished(end: chat_pb2.Finished) -> Finished:
         decode_s=end.timings.decode_seconds,
         stop_text=end.stop.text if cause == "text" else None,
         stop_token_id=end.stop.token_id if cause == "token_id" else None,
+        resume_token=end.resume_token,
     )

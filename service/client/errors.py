@@ -64,11 +64,15 @@ class ServerError(ChatError):
     """Anything else that the server could not do."""
 
 
-class BrokenStreamError(ChatError):
-    """The stream ended well but without `finished`: something between here and the server cut it."""
+class ResumeRefusedError(ChatError):
+    """The answer that was broken off cannot go on with the same words on this server: its numerics are others."""
 
-    def __init__(self) -> None:
-        super().__init__("the answer's stream ended without its last event", grpc.StatusCode.UNKNOWN)
+
+class BrokenStreamError(ChatError):
+    """The stream ended well but without `finished`, or left tokens out: something on the way cut it."""
+
+    def __init__(self, message: str = "the answer's stream ended without its last event", reason: str = "") -> None:
+        super().__init__(message, grpc.StatusCode.UNKNOWN, reason)
 
 
 _TYPES: dict[grpc.StatusCode, type[ChatError]] = {
@@ -77,6 +81,7 @@ _TYPES: dict[grpc.StatusCode, type[ChatError]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.FAILED_PRECONDITION: ResumeRefusedError,
 }
 
 

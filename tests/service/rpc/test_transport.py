@@ -16,7 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.app import App, StartError
-from service.client.chat import _OPTIONS as CLIENT_OPTIONS
+from service.client.servers import _OPTIONS as CLIENT_OPTIONS
 from service.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES, TRANSPORT_REQUEST_BYTES
 from soloist.v1 import chat_pb2, chat_pb2_grpc
 from tests.fakes import FakeEngine, endless, ids_of, saying
