@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
@@ -27,7 +27,7 @@ from service.ops.health import Health, Readiness
 from service.ops.load_report import TRAILER, LoadReport
 from service.ops.logs import LogEvents, set_up_logs
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
-from service.parts import access, hang_s, limits, transport
+from service.parts import TracesAbsentError, access, hang_s, limits, traces, transport
 from service.port import EnginePort
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
@@ -38,6 +38,9 @@ from service.rpc.tls import TlsError
 from service.setting_rules import is_loopback
 from service.settings import Settings
 from service.worker import Worker, WorkerState
+
+if TYPE_CHECKING:
+    from service.ops.traces import Traces
 
 logger = logging.getLogger("soloist.server")
 
@@ -97,6 +100,7 @@ class App:
             on_fatal=self._lose_engine,
         )
         self._load_report = LoadReport(self.worker.load, settings.max_active_turns)
+        self._traces: Traces | None = None
         self._prompts = PromptRoom(settings.prompt_threads, settings.queue_depth)
         edge_limits = EdgeLimits(settings.queue_depth, settings.max_active_turns)
         self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
@@ -129,9 +133,10 @@ class App:
                 HealthServicer(self.health, (SERVICE_NAME,)),
                 lambda: ((TRAILER, self._load_report.encoded()),),
             )
+            self._traces = traces(self.settings, version())
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
-        except (ListenError, TlsError, KeyFileError, MetricsAddressError) as error:
+        except (ListenError, TlsError, KeyFileError, TracesAbsentError, MetricsAddressError) as error:
             raise StartError(str(error)) from None
         if self.settings.keys is not None and self.settings.tls_cert is None and not is_loopback(self.settings.listen):
             logger.warning("keys travel in plain text: give --tls-cert and --tls-key, or end TLS before this server")
@@ -199,6 +204,8 @@ class App:
         if not await self._edge.calls.wait_ended(HANDLERS_END_S):
             logger.error("some handlers did not end in time")
         self._prompts.close()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
         logger.info("stopped", extra={"fields": {"exit_code": self._exit_code}})
@@ -214,6 +221,8 @@ class App:
         self.metrics.serve_model(
             Served(version(), model.name, model.device, model.precision, model.decoder, model.fingerprint, graphs)
         )
+        if self._traces is not None:
+            self._traces.model = model.name
         self._chat.serve(model, Conversations(self.worker), self.worker.load)
         if self.health.state is Readiness.LOADING:
             self._move_health(Readiness.SERVING)
@@ -267,6 +276,8 @@ class App:
             return  # the one event that comes with every token: nothing else hangs on it
         self._log_events.service_event(event)
         self._load_report.service_event(event)
+        if self._traces is not None:
+            self._traces.service_event(event)
         self._show_load()
         self._stirred.set()
 

@@ -53,6 +53,7 @@ class TurnRequest:
         priority: higher first.
         deadline_s: when the turn must have ended, or None.
         caller: who asks; sessions of different callers never meet, whatever they are called.
+        trace: the caller's W3C `traceparent`, or empty.
         resumption: the answer so far, where one that was broken off goes on.
     """
 
@@ -64,6 +65,7 @@ class TurnRequest:
     priority: int = 0
     deadline_s: float | None = None
     caller: str = ""
+    trace: str = ""
     resumption: Resumption | None = None
 
     @property
@@ -189,10 +191,11 @@ class StallCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnAdmitted:
-    """A turn was let into the queue."""
+    """A turn was let into the queue. `trace` as in its request."""
 
     request_id: str
     prompt_tokens: int
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +220,15 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The first token of a turn: how long after its admission, and after it left the queue."""
+    """The first token of a turn: how long after its admission, and after it left the queue.
+
+    Of the latter, `prefill_s` went to reading the prompt.
+    """
 
     request_id: str
     since_admission_s: float
     since_start_s: float
+    prefill_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

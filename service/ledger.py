@@ -70,7 +70,7 @@ class Ledger:
 
     def admitted(self, request: TurnRequest) -> None:
         """A turn was let in."""
-        self.tell(TurnAdmitted(request.request_id, len(request.prompt_ids)))
+        self.tell(TurnAdmitted(request.request_id, len(request.prompt_ids), request.trace))
 
     def note(self, stream: TurnStream, what: Happening) -> None:
         """Something happened to a turn; called before its reader can know."""
@@ -82,12 +82,14 @@ class Ledger:
             self.tell(TurnStarted(request_id, queue_s, prompt_tokens, what.cached, resumed))
         elif isinstance(what, PromptRead):
             self._admission.learn_prefill(what.tokens, what.busy_s)
+            stream.prompt_read_s = what.at_s
         elif isinstance(what, Made):
             self._admission.learn_token(what.step_s)
             if stream.last_token_s is None:
                 began_s = stream.began.at_s if stream.began else stream.admitted_s
                 stream.first_token_s = what.at_s - stream.admitted_s
-                self.tell(FirstToken(request_id, stream.first_token_s, what.at_s - began_s))
+                prefill_s = 0.0 if stream.prompt_read_s is None else stream.prompt_read_s - began_s
+                self.tell(FirstToken(request_id, stream.first_token_s, what.at_s - began_s, prefill_s))
             else:
                 self.tell(TokenMade(request_id, what.at_s - stream.last_token_s, what.stalls))
         elif what.end in (TurnEnd.STOP, TurnEnd.LENGTH):

@@ -165,6 +165,7 @@ class TurnStream:
     Attributes:
         made: tokens that the engine made. replays, eager_steps: how their steps were run.
         given: tokens that the reader was given, set by the reader.
+        prompt_read_s: when its prompt was in the context, or None.
         first_token_s: after its admission, or None.
         cancelled_s: when the wish to break off came, or None.
         over: the turn's end, once it has come.
@@ -177,6 +178,7 @@ class TurnStream:
         self.request = request
         self.admitted_s = admitted_s
         self.began: Began | None = None
+        self.prompt_read_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.made = 0

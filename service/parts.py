@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from service.keys import KeyFile
 from service.rpc.access import Access
@@ -12,8 +12,15 @@ from service.rpc.tls import TlsFiles
 from service.scheduler import Limits
 from service.settings import Settings
 
+if TYPE_CHECKING:
+    from service.ops.traces import Traces
+
 HANG_S: Final = 300.0  # a prefill chunk of a large model on few CPU cores takes its time
 HANG_CUDA_S: Final = 60.0  # no step takes a second there, but a kernel may be compiled at its first use
+
+
+class TracesAbsentError(Exception):
+    """Traces are asked for, and the packages that make them are not installed."""
 
 
 def hang_s(settings: Settings, device: str) -> float:
@@ -60,3 +67,14 @@ def access(settings: Settings) -> Access:
     """Who may call. Reads the keys: KeyFileError."""
     keys = None if settings.keys is None else KeyFile(Path(settings.keys))
     return Access(keys, open_reflection=settings.open_reflection)
+
+
+def traces(settings: Settings, version: str) -> Traces | None:
+    """Where turns are traced to, or None. TracesAbsentError without the optional packages."""
+    if settings.traces is None:
+        return None
+    try:
+        from service.ops.traces import Traces
+    except ImportError as error:
+        raise TracesAbsentError(f"--traces needs OpenTelemetry: pip install 'soloist[otel]' ({error.name})") from None
+    return Traces(settings.traces, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,14 @@ def broken_rules(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
                 "--insecure where something else keeps strangers away"
             ),
         )
+
+
+def is_service_link(variable: str, value: str) -> bool:
+    """Whether Kubernetes put this variable into the environment, for a Service whose name begins like ours."""
+    return bool(
+        re.fullmatch(r"SOLOIST_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)", variable)
+        or re.match(r"(tcp|udp|sctp)://", value)
+    )
 
 
 def is_loopback(listen: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from engine.config import EngineConfig
-from service.setting_rules import broken_rules
+from service.setting_rules import broken_rules, is_service_link
 from service.setting_types import (
     Kind,
     choice,
@@ -79,6 +78,9 @@ class Settings:
     connection_age_grace_s: float = _setting(600.0, seconds(1, 86_400), "and closed so long after that")
     reflection: bool = _setting(True, flag, "serve gRPC reflection")
     open_reflection: bool = _setting(False, flag, "reflection needs no API key")
+    traces: str | None = _setting(
+        None, optional(text, "off"), "OTLP collector, such as http://localhost:4317, or `off`"
+    )
     log_level: str = _setting("info", choice("debug", "info", "warning", "error"), "least level that is logged")
     log_format: str = _setting("auto", choice("auto", "human", "json"), "auto: human on a terminal, else JSON lines")
 
@@ -220,7 +222,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         if variable not in known:
-            if _is_service_link(variable, value):
+            if is_service_link(variable, value):
                 raise SettingsError(
                     f"{variable}={value}: injected by Kubernetes for a Service named `soloist...`, and no setting; "
                     "set `enableServiceLinks: false` in the pod"
@@ -228,13 +230,6 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
             raise SettingsError(f"{variable}: unknown environment variable{_nearest(variable, list(known))}")
         found[known[variable]] = (variable, value)
     return found
-
-
-def _is_service_link(variable: str, value: str) -> bool:
-    return bool(
-        re.fullmatch(r"SOLOIST_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)", variable)
-        or re.match(r"(tcp|udp|sctp)://", value)
-    )
 
 
 def _read_file(path: Path) -> dict[str, tuple[str, str]]:

@@ -67,7 +67,8 @@ def set_up_logs(level: str, form: str, stream: TextIO | None = None) -> bool:
     human = form == "human" or (form == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(HumanLines() if human else JsonLines())
-    for name in (ROOT, "service", "engine", "grpc", "asyncio"):  # all but the first are modules under their own names
+    # All but the first are modules under their own names.
+    for name in (ROOT, "service", "engine", "grpc", "asyncio", "opentelemetry"):
         root = logging.getLogger(name)
         root.handlers[:] = [handler]
         root.setLevel(level.upper() if name in (ROOT, "service", "engine") else logging.WARNING)

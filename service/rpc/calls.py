@@ -37,7 +37,8 @@ from service.rpc.status import (
 logger = logging.getLogger("soloist.calls")
 
 QUIET_PREFIXES = ("/grpc.health.", "/grpc.reflection.")  # probes come every few seconds: logged at debug
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+# W3C trace context: version, trace, span, flags. Version ff and ids of zeros alone are invalid.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _CLIENT_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 Trailers = tuple[tuple[str, bytes], ...]
@@ -52,6 +53,7 @@ class Call:
         request_id: made here and unique; sent to the client as initial metadata `x-request-id`.
         method: full name, or `unknown`.
         labels: what the client said of itself, for the log: its own request id and trace id.
+        trace: its `traceparent`, where that is a valid one.
         identify: who asks, as the keys are now. UnauthenticatedError when that is nobody, any more.
         caller: who asked when the call began; decided before anything of it is read.
         error: the error that became the status, if one did.
@@ -60,6 +62,7 @@ class Call:
     request_id: str
     method: str
     labels: dict[str, str] = field(default_factory=dict)
+    trace: str = ""
     identify: Callable[[], Caller] = lambda: ANYBODY
     caller: Caller = ANYBODY
     error: BaseException | None = None
@@ -122,7 +125,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _unknown(self, method: str, metadata: Any) -> Callable[[Any, Context], Awaitable[None]]:
         async def refuse(_requests: Any, context: Context) -> None:
-            async with self._one_call(Call(new_request_id(), "unknown", _labels(metadata)), context):
+            async with self._one_call(_begun("unknown", metadata), context):
                 raise UnknownMethodError(f"no method {safe_text(method)[:200]}; reflection lists what is served")
 
         return refuse
@@ -133,11 +136,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         inner, one_request = _behaviour(handler)
 
         async def unary(requests: AsyncIterator[Any], context: Context) -> Any:
-            async with self._one_call(Call(new_request_id(), method, _labels(metadata)), context):
+            async with self._one_call(_begun(method, metadata), context):
                 return await inner(await _only(context) if one_request else _well_formed(requests), context)
 
         async def streaming(requests: AsyncIterator[Any], context: Context) -> None:
-            async with self._one_call(Call(new_request_id(), method, _labels(metadata)), context):
+            async with self._one_call(_begun(method, metadata), context):
                 request = await _only(context) if one_request else _well_formed(requests)
                 async with aclosing(inner(request, context)) as responses:
                     async for response in responses:
@@ -258,16 +261,17 @@ async def _well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         yield request
 
 
-def _labels(metadata: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
-    labels: dict[str, str] = {}
+def _begun(method: str, metadata: Sequence[tuple[str, str | bytes]] | None) -> Call:
+    """A call with what its metadata says of it. What is malformed there is left out."""
+    call = Call(new_request_id(), method)
     for key, value in metadata or ():
         if not isinstance(value, str):
             continue
         if key == "traceparent" and (match := _TRACEPARENT.fullmatch(value)):
-            labels["trace_id"] = match[1]
+            call.trace, call.labels["trace_id"] = value, match[1]
         if key == "x-request-id" and _CLIENT_ID.fullmatch(value):
-            labels["client_request_id"] = value
-    return labels
+            call.labels["client_request_id"] = value
+    return call
 
 
 def _log_call(call: Call, outcome: str, seconds: float) -> None:

@@ -181,6 +181,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
             priority=asked.priority,
             deadline_s=self._deadline_s(context),
             caller=caller.scope or "",
+            trace=current_call().trace,
         )
         return turn if asked.resume is None else asked.resume.of_turn(turn, model.fingerprint)
 
