@@ -250,7 +250,8 @@ class TurnEnded:
         completion_tokens: tokens that the reader was given, an end token included.
         discarded_tokens: tokens made beyond them, before the engine heard that the turn was over.
         replays, eager_steps: how all those decode steps were run; together completion + discarded.
-        cancel_to_idle_s: from the wish to break off until the engine had stopped work on it; None if not broken off.
+        cancel_to_idle_s: from the wish to break off until the engine had stopped work on it; None if it was not
+            broken off, or had not begun.
         queue_s, first_token_s: since its admission; None for what never came.
         caller, session_id: as in its request.
     """

@@ -100,7 +100,8 @@ class Ledger:
         if stream.over is None or stream.end is None:
             return
         over_s, cancelled_s = stream.over.at_s, stream.cancelled_s
-        broken_off = stream.end is TurnEnd.CANCELLED and cancelled_s is not None
+        # One that waited was no work of the engine's: it had nothing to come to rest from.
+        broken_off = stream.end is TurnEnd.CANCELLED and cancelled_s is not None and stream.began is not None
         self.tell(
             TurnEnded(
                 request_id=stream.request.request_id,

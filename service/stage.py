@@ -181,7 +181,7 @@ class Stage:
             performance.sound = not performance.began
             self._end(performance, TurnEnd.INVALID, error)
         except Exception as error:  # one turn's fault is no other's: the loop goes on
-            log.exception("turn %s failed", performance.request.request_id)
+            log.exception("a turn failed", extra=_named(performance))
             performance.sound = False
             self._end(performance, TurnEnd.FAILED, error)
 
@@ -242,7 +242,7 @@ class Stage:
         except FatalDeviceError:
             raise
         except Exception:  # the answer so far is right; the context is not kept
-            log.exception("turn %s did not close", performance.request.request_id)
+            log.exception("a turn did not close", extra=_named(performance))
         finally:
             self._scheduler.end(performance.turn_id)
             del self._performances[performance.turn_id]
@@ -264,3 +264,8 @@ class Stage:
             self._engine_listener(event)
         except Exception:  # an observer's fault is no turn's
             log.exception("an observer failed at %s", type(event).__name__)
+
+
+def _named(performance: Performance) -> dict[str, dict[str, str]]:
+    """For a log line."""
+    return {"fields": {"request_id": performance.request.request_id}}

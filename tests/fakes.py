@@ -200,6 +200,7 @@ class FakeEngine:
         played: (context number, "prefill" | "decode") of every step in order.
         prompts: every prompt that began, in order.
         threads: idents of the threads that called it.
+        held: set while a step waits for `allow` or `release`.
     """
 
     def __init__(
@@ -229,6 +230,7 @@ class FakeEngine:
         self._holding = False
         self._death: BaseException | None = None
         self._may_step = threading.Semaphore(0)
+        self.held = threading.Event()
         self._stepped = threading.Condition()
 
     # What a test does to it.
@@ -348,8 +350,11 @@ class FakeEngine:
             yield Prefilled(cached, len(context.held), len(prompt))
 
     def _step(self, context: FakeContext) -> None:
-        if self._holding and not self._may_step.acquire(timeout=HOLD_LIMIT_S):
-            raise AssertionError("the test held the engine and never released it")
+        if self._holding:
+            self.held.set()
+            if not self._may_step.acquire(timeout=HOLD_LIMIT_S):
+                raise AssertionError("the test held the engine and never released it")
+            self.held.clear()
         if self._death is not None:
             raise self._death
         time.sleep(0)  # lets other threads have the interpreter, as a step on a device does
