@@ -16,7 +16,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -25,42 +25,20 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 from engine.architecture import Architecture
+from engine.bench.bandwidth import measure_read_bandwidth
+from engine.bench.candidates import KERNELS, attend_candidates, matrix_of, row_candidates, staying
+from engine.bench.tune import search
 from engine.kernels.fused import FusedOps
 from engine.kernels.ops import DecoderWeights, LayerCache, LayerWeights, Linear, SlotTable
 from engine.kernels.plain import PlainOps
-from engine.kernels.tuning import AttendSetting, Kernel, RowSetting, Tuning, tuning_for
+from engine.kernels.tuning import Kernel, Tuning, tuning_for
 from tests.benchmarks.shapes import SHAPES, bytes_per_token
 
 BF16 = torch.bfloat16
 CONTEXT, STEPS, LONG = 32, 128, 4096
 LONG_SHAPE = "llama-3.1-8b"
-
-
-@triton.jit
-def _stream(source, sink, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    total = tl.zeros((BLOCK,), tl.float32)
-    for block in tl.range(tl.program_id(0), COUNT, tl.num_programs(0), num_stages=3):
-        total += tl.load(source + block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)).to(tl.float32)
-    tl.store(sink + tl.program_id(0), tl.sum(total, axis=0))
-
-
-def read_bandwidth(device: torch.device) -> float:
-    """Bytes per second of a plain streaming kernel over 4 GiB, the best of some settings."""
-    size = 2**31
-    source = torch.ones(size, dtype=BF16, device=device)
-    sink = torch.zeros(4096, device=device)
-    best = 0.0
-    for block, per_processor, warps in ((8192, 4, 4), (4096, 8, 4), (8192, 2, 8), (16384, 2, 8)):
-        grid = (per_processor * torch.cuda.get_device_properties(device).multi_processor_count,)
-
-        def play(grid: tuple[int] = grid, block: int = block, warps: int = warps) -> None:
-            _stream[grid](source, sink, COUNT=size // block, BLOCK=block, num_warps=warps)
-
-        best = max(best, 2 * size / timed(play, 5))
-    return best
 
 
 def timed(play: Callable[[], None], repeats: int, rounds: int = 3) -> float:
@@ -308,25 +286,6 @@ def same_bits(bench: Bench, rows: int, position: int) -> bool:
     return same
 
 
-def row_candidates(kernel: Kernel, n: int, k: int) -> list[RowSetting]:
-    """Settings worth trying for a matrix."""
-    found = []
-    halves = 2 if kernel == "gate_up" else 1
-    for rows, warps in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16)):
-        per_thread = halves * rows * k / (32 * warps)
-        if 16 <= per_thread <= 130 and 256 * warps <= 1.5 * k and n / (halves * rows) >= 100:
-            found.append(RowSetting(rows, warps))
-    return found
-
-
-def attend_candidates(setting: AttendSetting, *, long: bool) -> list[AttendSetting]:
-    """Settings worth trying for attention over long contexts, or over short ones."""
-    if long:
-        tiles = ((32, 64), (64, 64), (64, 32), (128, 32), (64, 16))
-        return [replace(setting, split_tile=t, splits=s, warps=w) for (t, s), w in itertools.product(tiles, (4, 8))]
-    return [replace(setting, tile=tile, warps=warps) for tile, warps in itertools.product((32, 64, 128), (2, 4, 8))]
-
-
 def _compile(a: Architecture, kernel: Kernel | int, tuning: Tuning) -> None:
     """In a process of its own: put one kernel, or the attention of a bucket, into Triton's cache on disk."""
     from triton.runtime.jit import JITFunction
@@ -355,20 +314,6 @@ def _compile(a: Architecture, kernel: Kernel | int, tuning: Tuning) -> None:
         bench.ops.attend(bench.qkv, layer, bench.weights, bench.cache[0], bench.table, kernel, eps, bench.mixed)
 
 
-def matrix_of(a: Architecture, kernel: Kernel) -> tuple[int, int]:
-    """Rows and columns of a kernel's matrix."""
-    return {
-        "qkv": (a.qkv_rows, a.width),
-        "out": (a.width, a.heads * a.head_dim),
-        "gate_up": (2 * a.ffn_width, a.width),
-        "down": (a.width, a.ffn_width),
-        "head": (a.vocabulary, a.width),
-    }[kernel]
-
-
-KERNELS: tuple[Kernel, ...] = ("gate_up", "down", "qkv", "out", "head")
-
-
 def precompile(shapes: list[str], base: Tuning, pool: ProcessPoolExecutor) -> list[Future[None]]:
     """Compile the candidates beside the measuring process."""
     work: list[tuple[Architecture, Kernel | int, Tuning]] = []
@@ -385,63 +330,6 @@ def precompile(shapes: list[str], base: Tuning, pool: ProcessPoolExecutor) -> li
     return [pool.submit(_compile, *each) for each in work]
 
 
-def changes(
-    a: Architecture, tuning: Tuning, *, long: bool = False
-) -> Generator[list[tuple[str, Tuning]], Tuning, None]:
-    """Groups of alternatives to `tuning`; the caller sends the best so far into each next group."""
-    best = tuning
-    heads = (a.heads, a.kv_heads, a.head_dim)
-
-    def attends() -> list[tuple[str, Tuning]]:
-        now = best.attend_setting(*heads)
-        return [
-            (
-                f"attend {s.tile}/{s.warps}/{s.split_tile}x{s.splits}",
-                replace(best, attend=best.attend | {heads: s}),
-            )
-            for s in attend_candidates(now, long=long)
-        ]
-
-    def rows(kernel: Kernel, settings: list[RowSetting]) -> list[tuple[str, Tuning]]:
-        key = (kernel, *matrix_of(a, kernel))
-        return [
-            (
-                f"{kernel} {s.rows}x{s.warps}/{s.resident},{s.buffers},{s.registers}",
-                replace(best, rows=best.rows | {key: s}),
-            )
-            for s in settings
-        ]
-
-    best = yield attends()
-    if long:
-        return
-    order: tuple[Kernel, ...] = ("out", "gate_up", "down", "qkv", "head")
-    for kernel in order:
-        best = yield rows(kernel, row_candidates(kernel, *matrix_of(a, kernel)))
-    for kernel in order:
-        best = yield rows(kernel, staying(replace(best.row_setting(kernel, *matrix_of(a, kernel)), resident=0)))
-    toggled = best.norm_apart ^ {a.width}
-    best = yield [(f"norm apart {a.width in toggled}", replace(best, norm_apart=toggled))]
-
-
-def staying(now: RowSetting) -> list[RowSetting]:
-    """Grids that stay, around a setting that does not."""
-    wide = replace(now, rows=2 * now.rows, warps=min(16, 2 * now.warps))
-    few = max(1, 16 // now.warps)
-    return [
-        replace(base, resident=max(1, resident), registers=registers, buffers=buffers)
-        for base, resident, registers, buffers in (
-            (now, few // 2, 0, 2),
-            (now, few * 3 // 4, 168, 2),
-            (now, few, 128, 1),
-            (now, few * 5 // 4, 96, 1),
-            (now, few * 6 // 4, 80, 1),
-            (wide, few // 4, 0, 2),
-            (wide, few // 2, 128, 1),
-        )
-    ]
-
-
 def tune(
     name: str, a: Architecture, device: torch.device, deadline: float, tuning: Tuning | None, *, long: bool
 ) -> Tuning:
@@ -450,32 +338,18 @@ def tune(
     layers = a.layers if a.width < 2000 else 8
     bench = Bench(replace(a, layers=layers), device, tuning=tuning)
     steps = 40 if a.width >= 3000 else 100
-    best = bench.ops.tuning
-    least = bench.seconds_per_step(position, bucket, steps)
-    first = least
-    search = changes(a, best, long=long)
-    group: list[tuple[str, Tuning]] | None = next(search)
-    while group is not None and time.monotonic() < deadline:
-        results = []
-        for label, candidate in group:
-            if time.monotonic() > deadline:
-                break
-            try:
-                bench.set_tuning(candidate)
-                seconds = bench.seconds_per_step(position, bucket, steps)
-            except Exception as error:  # a setting that does not fit the device
-                print(f"    {label}: {type(error).__name__} {str(error)[:80]}", flush=True)
-                continue
-            results.append((seconds, label))
-            if seconds < least * 0.999:
-                least, best = seconds, candidate
-        shown = " ".join(f"{label.split(' ', 1)[1]}={seconds * 1e6:.0f}" for seconds, label in sorted(results)[:6])
-        print(f"    {name} {group[0][0].split()[0]}: {shown} | best {least * 1e6:.1f} us", flush=True)
-        try:
-            group = search.send(best)
-        except StopIteration:
-            group = None
-    print(f"  {name}: {first * 1e6:.1f} -> {least * 1e6:.1f} us over {layers} layers", flush=True)
+    first = bench.ops.tuning
+
+    def seconds(candidate: Tuning) -> float:
+        bench.set_tuning(candidate)
+        return bench.seconds_per_step(position, bucket, steps)
+
+    best, tried, _ = search(a, first, seconds, deadline, long=long)
+    for kernel, group in itertools.groupby(tried, key=lambda each: each.kernel):
+        fastest = sorted((each.seconds, each.label) for each in group if each.seconds is not None)[:6]
+        print(f"    {name} {kernel}: " + "; ".join(f"{label} {s * 1e6:.0f}" for s, label in fastest), flush=True)
+    before, after = seconds(first), seconds(best)
+    print(f"  {name}: {before * 1e6:.1f} -> {after * 1e6:.1f} us over {layers} layers", flush=True)
     return best
 
 
@@ -527,7 +401,7 @@ def main() -> None:
     result: dict[str, Any] = {}
     with ProcessPoolExecutor(12, mp_context=context) as pool:
         waiting = precompile(options.shapes, tuning_for(torch.cuda.get_device_name()), pool) if options.tune else []
-        ceiling = read_bandwidth(device)
+        ceiling = measure_read_bandwidth(device).bytes_per_s
         name = torch.cuda.get_device_name()
         print(f"{name}, torch {torch.__version__}, triton {triton.__version__}", flush=True)
         print(f"read {ceiling / 1e9:.0f} GB/s", flush=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from service.cli.bench import decode, peers, ttft
+from service.cli.bench import decode, peers, ttft, tune
 
 # name -> (module, one line of help)
 MEASUREMENTS = {
     "decode": (decode, "what one decode step costs, eager and as a graph, against the memory's read bandwidth"),
     "ttft": (ttft, "time to the first token: a short turn on a warm session, and a long prompt from empty"),
     "peers": (peers, "transformers, eager and compiled, and llama.cpp on the same weights in the same run"),
+    "tune": (tune, "kernel settings for this CUDA device, as entries of the tuning table"),
 }
 
 

@@ -55,3 +55,8 @@ def test_a_plot_without_matplotlib_names_the_extra(
 def test_a_plot_of_another_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "decode", "--device", "cpu", "--plot", "share.svg"]) == 2
     assert "ends in .png" in capsys.readouterr().err
+
+
+def test_a_cpu_has_nothing_to_tune(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "tune", "--device", "cpu", "--model", "smollm2-135m"]) == 1
+    assert "fused kernels, which need a CUDA device" in capsys.readouterr().err
