@@ -70,6 +70,10 @@ class Slots:
         """Device memory that keys and values take."""
         raise NotImplementedError
 
+    def held(self, slot: int, tokens: int) -> list[torch.Tensor]:
+        """Views of the keys and values of the slot's first `tokens` positions."""
+        raise NotImplementedError
+
     @property
     def free_slots(self) -> int:
         """Slots that no context holds."""
@@ -100,6 +104,10 @@ class KVCache(Slots):
     def bytes(self) -> int:
         """Device memory it takes."""
         return self._data.nbytes
+
+    def held(self, slot: int, tokens: int) -> list[torch.Tensor]:
+        """A view a layer, `[2, kv_heads, tokens, head_dim]`."""
+        return list(self._data[:, :, slot, :, :tokens].unbind(0))
 
 
 def unwritten(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -20,6 +20,7 @@ from engine.fingerprint import fingerprint
 from engine.history import Resumption
 from engine.kernels.ops import DecoderWeights
 from engine.model import Decoder
+from engine.offload import SavedContext, restore, save
 from engine.outputs import TurnStep
 from engine.params import SamplingParams
 from engine.resumption import Bounds, check_resumption
@@ -165,6 +166,17 @@ class Engine:
             check_resumption(resumption, len(prompt_ids), params, self._end_ids, bounds)
         return self._turns.play(context, prompt_ids, params, resumption)
 
+    def save(self, context: Context) -> SavedContext:
+        """Copy an idle context's keys and values to host memory. Close it then, and its slot serves others."""
+        self._check_idle(context)
+        with faults.named():
+            return save(self._cache, context)
+
+    def restore(self, saved: SavedContext) -> Context:
+        """A context with what was saved, bit for bit, in a free slot. Raises StepError where there is none."""
+        with faults.named():
+            return restore(self._cache, saved)
+
     def replace_weights(self, weights: DecoderWeights) -> None:
         """Serve other weights of the same shapes. Graphs hold the addresses of the old ones: they go first.
 
@@ -194,6 +206,10 @@ class Engine:
             raise ContextLengthError(len(prompt_ids), self.info.context)
         if not all(0 <= token_id < vocabulary for token_id in prompt_ids):
             raise InvalidRequestError("messages", f"hold a token id beyond the vocabulary's {vocabulary}")
+        self._check_idle(context)
+
+    @staticmethod
+    def _check_idle(context: Context) -> None:
         if context.closed or context.busy:
             state = "closed" if context.closed else "in use by another turn"
             raise StepError(f"the context is {state}; open another, or end that turn first")

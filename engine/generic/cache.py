@@ -145,6 +145,15 @@ class SlotCache(Slots):
         """Device memory it takes."""
         return sum(layer.bytes for layer in self._layers)
 
+    def held(self, slot: int, tokens: int) -> list[torch.Tensor]:
+        """Keys and values of each layer that has its own, `[heads, tokens, dim]`."""
+        return [
+            store[slot, :, :tokens]
+            for layer in self._layers
+            if layer.is_initialized
+            for store in (layer.keys, layer.values)
+        ]
+
     @contextmanager
     def at(self, place: Place) -> Iterator[Cache]:
         """The cache for one forward. Afterwards no tensor of the place is held: a graph's memory must not be."""
