@@ -40,7 +40,7 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Admitted:
-    prompt_tokens: int
+    prompt_tokens: int  # to be read
     max_tokens: int | None
     session: Hashable | None
     started_s: float | None = None
@@ -55,6 +55,7 @@ class Admission:
         self._prefill_s_per_token = _Mean()
         self._token_s = _Mean()
         self._tokens_per_turn = _Mean()
+        self._read: dict[Hashable, int] = {}
         self.draining = False
 
     @property
@@ -83,13 +84,16 @@ class Admission:
             raise DrainingError
         if self.in_flight >= self._limits.active_turns + self._limits.queue:
             raise QueueFullError(self._limits.queue, self._retry_after_s(self._next_end_s(now_s)))
+        turn = _Admitted(self._to_read(request, session), request.sampling.max_tokens, session)
         if request.deadline_s is not None:
-            self._check_deadline(request, request.deadline_s - now_s, now_s)
+            self._check_deadline(request, turn, request.deadline_s - now_s, now_s)
         if session is not None:
             of_session = sum(turn.session == session for turn in self._admitted.values())
             if of_session >= TURNS_PER_SESSION:
                 raise SessionBusyError(request.session_id)
-        self._admitted[turn_id] = _Admitted(len(request.prompt_ids), request.sampling.max_tokens, session)
+        self._admitted[turn_id] = turn
+        if session is not None:
+            self._remember(session, len(request.prompt_ids))
 
     def started(self, turn_id: int, now_s: float) -> None:
         """The turn left the queue."""
@@ -132,21 +136,48 @@ class Admission:
         left_s = sum(self._left_s(turn, now_s) for turn in self._admitted.values())
         return left_s * must_end / ahead
 
-    def _check_deadline(self, request: TurnRequest, left_s: float, now_s: float) -> None:
+    def _check_deadline(self, request: TurnRequest, turn: _Admitted, left_s: float, now_s: float) -> None:
+        """Refuses where asking again would do better: the first token would come too late, or the wait for it is what
+        a whole answer has no time for. An answer that is too long by itself is let in, and cut.
+        """
         if left_s <= 0:
             raise DeadlineExceededError("the deadline had passed when the request came")
         if self.in_flight == 0:
             return  # nothing better will come, and estimates must be able to recover
-        first_token_s = self.predicted_wait_s(now_s) + len(request.prompt_ids) * self._prefill_s_per_token.value
-        if first_token_s > left_s:
-            raise DeadlineUnmeetableError(left_s, first_token_s, self._retry_after_s(first_token_s - left_s))
+        wait_s = self.predicted_wait_s(now_s)
+        # What a broken answer had said is made again, a step a token, before anything new.
+        repeated_s = len(request.emitted) * self._token_s.value
+        first_token_s = turn.prompt_tokens * self._prefill_s_per_token.value + repeated_s
+        whole_s = first_token_s + self._expected_tokens(turn) * self._token_s.value * self._sharers
+        needed_s = whole_s if whole_s <= left_s else first_token_s
+        if wait_s + needed_s > left_s:
+            raise DeadlineUnmeetableError(left_s, wait_s + needed_s, self._retry_after_s(wait_s + needed_s - left_s))
 
     def _next_end_s(self, now_s: float) -> float:
         return min((self._left_s(turn, now_s) for turn in self._admitted.values()), default=0.0)
 
-    def _left_s(self, turn: _Admitted, now_s: float) -> float:
+    @property
+    def _sharers(self) -> int:
+        """Turns among which one more would share the device."""
+        return min(self._limits.active_turns, self.in_flight + 1)
+
+    def _expected_tokens(self, turn: _Admitted) -> float:
         expected = self._tokens_per_turn.value
-        tokens = expected if turn.max_tokens is None else min(expected, turn.max_tokens)
+        return expected if turn.max_tokens is None else min(expected, turn.max_tokens)
+
+    def _to_read(self, request: TurnRequest, session: Hashable | None) -> int:
+        """Prompt tokens that are probably not in the session's context."""
+        return max(len(request.prompt_ids) - self._read.get(session, 0), 1)
+
+    def _remember(self, session: Hashable, prompt_tokens: int) -> None:
+        """Of as many sessions as have a context, how much of a prompt each has read."""
+        self._read.pop(session, None)
+        self._read[session] = prompt_tokens
+        while len(self._read) > self._limits.slots:
+            self._read.pop(next(iter(self._read)))
+
+    def _left_s(self, turn: _Admitted, now_s: float) -> float:
+        tokens = self._expected_tokens(turn)
         work_s = turn.prompt_tokens * self._prefill_s_per_token.value + tokens * self._token_s.value
         return work_s if turn.started_s is None else max(work_s - (now_s - turn.started_s), self._token_s.value)
 

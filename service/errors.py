@@ -33,11 +33,12 @@ class QueueFullError(RetryLaterError):
 
 
 class DeadlineUnmeetableError(RetryLaterError):
-    """The turn would still wait when its deadline comes."""
+    """The turn would still wait, or lack the time that it waited, when its deadline comes."""
 
     def __init__(self, left_s: float, predicted_s: float, retry_after_s: float) -> None:
         super().__init__(
-            f"the deadline is in {left_s:.1f} s, the first token would come in about {predicted_s:.1f} s", retry_after_s
+            f"the deadline is in {left_s:.1f} s, and with its wait the turn needs about {predicted_s:.1f} s",
+            retry_after_s,
         )
         self.left_s = left_s
         self.predicted_s = predicted_s

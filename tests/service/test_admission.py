@@ -77,9 +77,51 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     admission.admit(1, request(deadline_s=0.01), None, 0.0)  # idle: nothing better would come
     with pytest.raises(DeadlineUnmeetableError) as refused:
         admission.admit(2, request(deadline_s=0.5), None, 0.0)
-    assert refused.value.predicted_s == pytest.approx(1.02)
+    assert refused.value.predicted_s == pytest.approx(1.02)  # the turn ahead, and the prompt
     assert refused.value.retry_after_s == pytest.approx(0.52)
-    admission.admit(2, request(deadline_s=2.0), None, 0.0)
+    admission.admit(2, request(deadline_s=2.1), None, 0.0)
+
+
+def test_a_deadline_bounds_queue_prefill_and_decode_together() -> None:
+    admission = experienced()
+    admission.admit(1, request(), None, 0.0)
+    with pytest.raises(DeadlineUnmeetableError) as refused:
+        admission.admit(2, request(deadline_s=2.0), None, 0.0)  # alone it would take 1.01 s, and it waits as long
+    assert refused.value.predicted_s == pytest.approx(2.02)
+    short = TurnRequest("r", tuple(range(10)), SamplingParams(max_tokens=50), deadline_s=2.0)
+    admission.admit(2, short, None, 0.0)
+
+
+def test_an_answer_that_is_too_long_for_its_deadline_even_alone_is_let_in_and_cut() -> None:
+    admission = experienced(Limits(active_turns=2))
+    admission.admit(1, request(), None, 0.0)
+    admission.admit(2, request(deadline_s=0.9), None, 0.0)
+
+
+def test_turns_that_share_the_device_take_longer() -> None:
+    admission = experienced(Limits(active_turns=2))
+    admission.admit(1, request(), None, 0.0)
+    admission.admit(2, request(), None, 0.0)
+    with pytest.raises(DeadlineUnmeetableError) as refused:
+        admission.admit(3, request(deadline_s=2.5), None, 0.0)
+    assert refused.value.predicted_s == pytest.approx(1.01 + 0.01 + 2.0)
+
+
+def test_what_a_session_has_read_is_not_read_again() -> None:
+    admission = experienced(Limits(slots=2))
+    admission.admit(1, request(900, session_id="s"), "s", 0.0)
+    admission.ended(1)
+    admission.admit(2, request(), None, 0.0)
+    asked = {"session_id": "s", "deadline_s": 2.5}
+    admission.admit(3, request(1000, **asked), "s", 0.0)
+    admission.ended(3)
+    with pytest.raises(DeadlineUnmeetableError):
+        admission.admit(4, request(1000, session_id="t", deadline_s=1.5), "t", 0.0)
+    for turn_id, other in ((5, "u"), (6, "v")):  # the session's context is given to others
+        admission.admit(turn_id, request(session_id=other), other, 0.0)
+        admission.ended(turn_id)
+    with pytest.raises(DeadlineUnmeetableError):
+        admission.admit(7, request(1000, **{**asked, "deadline_s": 1.5}), "s", 0.0)
 
 
 def test_a_deadline_in_the_past_is_exceeded() -> None:
