@@ -13,11 +13,13 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.errors import ContextLengthError, ReplayError, StepError
+from engine.errors import ContextLengthError, InvalidRequestError, ReplayError, StepError
 from engine.events import EagerReason, EngineEvent, Listener, PrefillDone, Progress, StepDone, ignore
 from engine.history import Resumption
 from engine.outputs import Prefilled, Replayed, Token, TurnStep
 from engine.params import SamplingParams
+from engine.text import AnswerForm
+from engine.text.grammar import Grammar
 
 BOS_ID, END_ID, FIRST_BYTE_ID = 1, 2, 3
 HOLD_LIMIT_S = 20.0  # a test that forgets to release a held engine fails instead of hanging
@@ -120,6 +122,9 @@ class FakeChatText:
 
     def answer(self, stop: Sequence[str] = ()) -> FakeAnswerText:
         return FakeAnswerText(stop)
+
+    def grammar(self, form: AnswerForm) -> Grammar:
+        raise InvalidRequestError(form.field, "the fake knows no grammar")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from service.cli.ask import AnswerError, Transcript, ask
 from service.cli.errors import CommandError, UsageError
 from service.cli.line_reader import LineReader, NotTextError, checked_text
-from service.client import ChatClient, ChatError, Tls
+from service.client import ChatClient, ChatError, ResponseFormat, Tls
 from service.client.chat import Sampling
 from service.settings import SETTINGS, state_directory
 
@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the same seed and words give the same answer (default: the server chooses)",
     )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json-schema", type=Path, metavar="FILE", help="answers are JSON that fits the schema in FILE")
+    form.add_argument("--regex", metavar="EXPRESSION", help="answers match this expression as a whole")
+    form.add_argument("--choice", action="append", metavar="TEXT", help="answers are one of these; say it for each")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each answer (default: none)")
     parser.add_argument("--tls", action="store_true", help="speak TLS; a certificate that gRPC trusts is needed")
-    parser.add_argument(
-        "--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM certificate of the server's signer"
-    )
-    parser.add_argument(
-        "--tls-cert", type=Path, metavar="FILE", help="PEM certificate for a server that asks for one"
-    )
+    parser.add_argument("--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM certificate of the server's signer")
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate for a server that asks for one")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="and its PEM key")
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the API key to send")
     parser.add_argument("--stats", action="store_true", help="print the figures of each answer to stderr")
@@ -126,6 +126,8 @@ class Session:
             value = getattr(arguments, name)
             if value is not None:
                 sampling[name] = value
+        if (response_format := _response_format(arguments)) is not None:
+            sampling["response_format"] = response_format
         return cls(runner, runner.run(connect()), transcript, sampling, arguments.timeout, arguments.stats)
 
     def answer(self, question: str) -> None:
@@ -216,6 +218,18 @@ class Conversation:
 def _tls(arguments: argparse.Namespace) -> Tls | None:
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
     return Tls(*files) if arguments.tls or any(files) else None
+
+
+def _response_format(arguments: argparse.Namespace) -> ResponseFormat | None:
+    if arguments.json_schema is not None:
+        try:
+            return {"json_schema": arguments.json_schema.read_text(encoding="utf-8")}
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+            raise UsageError(f"--json-schema {arguments.json_schema}: {reason}") from None
+    if arguments.regex is not None:
+        return {"regex": arguments.regex}
+    return None if arguments.choice is None else {"choice": arguments.choice}
 
 
 def _api_key(path: Path | None) -> str | None:

@@ -35,6 +35,7 @@ from service.client.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from service.client.formats import ResponseFormat
 from service.client.retries import Retries
 from service.client.trust import Tls
 
@@ -52,6 +53,7 @@ __all__ = [
     "Logprob",
     "Message",
     "OverloadedError",
+    "ResponseFormat",
     "ResumeRefusedError",
     "Resumed",
     "Retries",

@@ -26,6 +26,7 @@ from service.client.answers import (
     utf8,
 )
 from service.client.errors import BrokenStreamError, bad_request, from_rpc
+from service.client.formats import ResponseFormat, proto_format
 from service.client.retries import Retries
 from service.client.servers import Servers
 from service.client.trust import Tls, bearer
@@ -52,6 +53,7 @@ class Sampling(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     priority: int
+    response_format: ResponseFormat
 
 
 class ChatClient:
@@ -200,6 +202,9 @@ def _request(messages: Messages, sampling: Sampling) -> chat_pb2.ChatRequest:
         utf8(f"stop[{index}]", stop)
     utf8("session_id", sampling.get("session_id", ""))
     try:
-        return chat_pb2.ChatRequest(messages=to_proto(messages), **sampling)
+        form = sampling.get("response_format")
+        plain: dict[str, Any] = {name: value for name, value in sampling.items() if name != "response_format"}
+        response_format = None if form is None else proto_format(form)
+        return chat_pb2.ChatRequest(messages=to_proto(messages), response_format=response_format, **plain)
     except (ValueError, TypeError) as error:
         raise bad_request("request", str(error)) from None

@@ -12,6 +12,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from engine.errors import InvalidRequestError
 from engine.params import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS, SamplingParams
+from engine.text.form import AnswerForm
 from service.events import ChatMessage, Delta, Finished, FinishReason, Logprobs, Started, TokenLogprob, TurnEvent
 from service.rpc.limits import (
     MAX_MESSAGE_BYTES,
@@ -68,6 +69,7 @@ class Asked:
     session_id: str
     priority: int
     resume: AskedResume | None = None
+    form: AnswerForm | None = None
 
 
 def asked_turn(
@@ -100,7 +102,8 @@ def asked_turn(
     resume = asked_resume(request.resume, vocabulary) if request.HasField("resume") else None
     sampling = _sampling(request, defaults, choose_seed, resume)
     sampling.check_vocabulary(vocabulary)
-    return Asked(messages, sampling, tuple(request.stop), request.session_id, request.priority, resume)
+    form = _form(request.response_format)
+    return Asked(messages, sampling, tuple(request.stop), request.session_id, request.priority, resume, form)
 
 
 def counted_messages(request: CountTokensRequest) -> tuple[ChatMessage, ...]:
@@ -144,13 +147,23 @@ def _role_name(value: int) -> str:
 
 def _refuse_unserved(request: ChatRequest) -> None:
     refuse_unknown(request, "request")
-    if request.HasField("response_format"):
-        refuse_unknown(request.response_format, "response_format")
-        form = request.response_format.WhichOneof("format")
-        if form not in (None, "text"):
-            raise InvalidRequestError(f"response_format.{form}", NOT_SERVED)
     if request.tools:
         raise InvalidRequestError("tools", NOT_SERVED)
+
+
+def _form(asked: chat_pb2.ResponseFormat) -> AnswerForm | None:
+    """The form that the answer must have, not compiled yet; None for plain text."""
+    refuse_unknown(asked, "response_format")
+    match asked.WhichOneof("format"):
+        case "json_schema":
+            return AnswerForm.json_schema(asked.json_schema)
+        case "regex":
+            return AnswerForm.regex(asked.regex)
+        case "choice":
+            refuse_unknown(asked.choice, "response_format.choice")
+            return AnswerForm.choice(tuple(asked.choice.choices))
+    refuse_unknown(asked.text, "response_format.text")
+    return None
 
 
 def refuse_unknown(message: ProtoMessage, path: str) -> None:

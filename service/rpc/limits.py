@@ -8,7 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.params import (
+    MAX_CHOICE_BYTES,
+    MAX_CHOICES,
+    MAX_JSON_SCHEMA_BYTES,
     MAX_LOGIT_BIAS,
+    MAX_REGEX_BYTES,
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
@@ -50,6 +54,10 @@ CAPS: tuple[Cap, ...] = (
     Cap("stop_token_ids", MAX_STOP_TOKEN_IDS, "ids"),
     Cap("logit_bias", MAX_LOGIT_BIAS, "entries"),
     Cap("top_logprobs", MAX_TOP_LOGPROBS, "alternatives"),
+    Cap("response_format.json_schema", MAX_JSON_SCHEMA_BYTES, "bytes of UTF-8"),
+    Cap("response_format.regex", MAX_REGEX_BYTES, "bytes of UTF-8"),
+    Cap("response_format.choice.choices", MAX_CHOICES, "texts"),
+    Cap("response_format.choice.choices[]", MAX_CHOICE_BYTES, "bytes of UTF-8"),
     Cap("priority", MAX_PRIORITY, "either side of 0"),
 )
 

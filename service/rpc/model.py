@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from engine.text.form import AnswerForm
 from service.events import ChatMessage
 from service.rpc.convert import SamplingDefaults
 from service.rpc.prompts import PromptText
+
+if TYPE_CHECKING:
+    from engine.text.grammar import Grammar
 
 
 class InfoFacts(Protocol):
@@ -60,6 +64,7 @@ class ModelText(Protocol):
     @property
     def tokenizer(self) -> TokenizerFacts: ...
     def prompt_ids(self, messages: Sequence[ChatMessage], tools: None = None) -> list[int]: ...
+    def grammar(self, form: AnswerForm) -> Grammar: ...
 
 
 class ModelPort(Protocol):

@@ -170,12 +170,13 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
         asked = asked_turn(say.request, model.defaults, model.vocabulary)
         caller.check(asked.session_id, asked.priority)
         prompt_ids = await self._prompts.ids(model.text, asked.messages)
+        sampling = await self._prompts.sampling(model.text, asked.sampling, asked.form)
         if len(prompt_ids) >= model.context:
             raise ContextLengthError(len(prompt_ids), model.context)
         turn = TurnRequest(
             request_id=say.request_id,
             prompt_ids=prompt_ids,
-            sampling=asked.sampling,
+            sampling=sampling,
             stop=asked.stop,
             session_id=asked.session_id,
             priority=asked.priority,

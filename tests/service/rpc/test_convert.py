@@ -11,6 +11,7 @@ import pytest
 from engine import params
 from engine.errors import InvalidRequestError
 from engine.params import SamplingParams
+from engine.text import AnswerForm
 from service.events import ChatMessage, Delta, Finished, FinishReason, GraphUse, Logprobs, Started, TokenLogprob
 from service.rpc import limits
 from service.rpc.convert import Asked, asked_turn, chat_event, counted_messages
@@ -32,6 +33,10 @@ class Defaults:
 
 def user(content: str = "Hi", **fields: object) -> chat_pb2.Message:
     return chat_pb2.Message(role=chat_pb2.ROLE_USER, content=content, **fields)  # type: ignore[arg-type]
+
+
+def choosing(*choices: str) -> chat_pb2.ResponseFormat:
+    return chat_pb2.ResponseFormat(choice=chat_pb2.ChoiceFormat(choices=choices))
 
 
 def asked(defaults: Defaults | None = None, **fields: object) -> Asked:
@@ -105,9 +110,9 @@ def test_every_field_of_the_proto_is_served_or_refused() -> None:
     served = {
         "messages", "session_id", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
         "presence_penalty", "frequency_penalty", "seed", "stop", "stop_token_ids", "logit_bias", "logprobs",
-        "top_logprobs", "priority", "resume",
+        "top_logprobs", "priority", "resume", "response_format",
     }  # fmt: skip
-    refused_by_name = {"response_format", "tools"}
+    refused_by_name = {"tools"}
 
     assert {field.name for field in chat_pb2.ChatRequest.DESCRIPTOR.fields} == served | refused_by_name
 
@@ -132,9 +137,6 @@ def test_unset_seeds_differ() -> None:
     ("fields", "field"),
     [
         ({"tools": [chat_pb2.Tool(name="f")]}, "tools"),
-        ({"response_format": chat_pb2.ResponseFormat(json_schema="{}")}, "response_format.json_schema"),
-        ({"response_format": chat_pb2.ResponseFormat(regex="a")}, "response_format.regex"),
-        ({"response_format": chat_pb2.ResponseFormat(choice=chat_pb2.ChoiceFormat())}, "response_format.choice"),
         ({"messages": [chat_pb2.Message(role=chat_pb2.ROLE_TOOL)]}, "messages[0].role"),
         ({"messages": [user(), user(tool_calls=[chat_pb2.ToolCall()])]}, "messages[1].tool_calls"),
         ({"messages": [user(tool_call_id="c")]}, "messages[0].tool_call_id"),
@@ -198,6 +200,26 @@ CAPPED: list[tuple[str, int, Callable[[int], dict[str, object]]]] = [
     ("stop_token_ids", params.MAX_STOP_TOKEN_IDS, lambda n: {"stop_token_ids": [1] * n}),
     ("logit_bias", params.MAX_LOGIT_BIAS, lambda n: {"logit_bias": dict.fromkeys(range(n), 1.0)}),
     ("top_logprobs", params.MAX_TOP_LOGPROBS, lambda n: {"logprobs": True, "top_logprobs": n}),
+    (
+        "response_format.json_schema",
+        params.MAX_JSON_SCHEMA_BYTES,
+        lambda n: {"response_format": chat_pb2.ResponseFormat(json_schema="{}".rjust(n))},
+    ),
+    (
+        "response_format.regex",
+        params.MAX_REGEX_BYTES,
+        lambda n: {"response_format": chat_pb2.ResponseFormat(regex="a" * n)},
+    ),
+    (
+        "response_format.choice.choices",
+        params.MAX_CHOICES,
+        lambda n: {"response_format": choosing(*map(str, range(n)))},
+    ),
+    (
+        "response_format.choice.choices[0]",
+        params.MAX_CHOICE_BYTES,
+        lambda n: {"response_format": choosing("b" * n)},
+    ),
     ("priority", limits.MAX_PRIORITY, lambda n: {"priority": n}),
 ]
 
@@ -222,6 +244,33 @@ def test_promise_16_a_whole_request_is_bounded() -> None:
     big = [user("x" * limits.MAX_MESSAGE_BYTES)] * 5
 
     assert refused(messages=big).field == "request"
+
+
+@pytest.mark.parametrize(
+    ("response_format", "field"),
+    [
+        (chat_pb2.ResponseFormat(json_schema=""), "response_format.json_schema"),
+        (chat_pb2.ResponseFormat(regex=""), "response_format.regex"),
+        (choosing(), "response_format.choice.choices"),
+        (choosing("a", ""), "response_format.choice.choices[1]"),
+    ],
+)
+def test_a_form_that_says_nothing_is_refused(response_format: chat_pb2.ResponseFormat, field: str) -> None:
+    assert refused(response_format=response_format).field == field
+
+
+@pytest.mark.parametrize(
+    ("response_format", "form"),
+    [
+        (chat_pb2.ResponseFormat(), None),
+        (chat_pb2.ResponseFormat(text=chat_pb2.TextFormat()), None),
+        (chat_pb2.ResponseFormat(json_schema='{"type": "null"}'), AnswerForm.json_schema('{"type": "null"}')),
+        (chat_pb2.ResponseFormat(regex="a+"), AnswerForm.regex("a+")),
+        (choosing("yes", "no"), AnswerForm.choice(("yes", "no"))),
+    ],
+)
+def test_the_form_of_the_answer_is_told(response_format: chat_pb2.ResponseFormat, form: AnswerForm | None) -> None:
+    assert asked(response_format=response_format).form == form
 
 
 def test_counting_checks_as_chatting_does() -> None:
