@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from service.app import App, EngineFactory
 from service.settings import Settings
@@ -17,8 +17,9 @@ READY_WITHIN_S = 20.0
 class ThreadedServer:
     """Serves between `with` and its end. `target` is its HOST:PORT."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
         self.target = ""
+        self._settings = Settings(listen="127.0.0.1:0", metrics_listen=None, **settings)
         self._engine = engine
         self._ready = threading.Event()
         self._app: App | None = None
@@ -48,9 +49,8 @@ class ThreadedServer:
             self._app.signal()
 
     async def _serve(self) -> None:
-        settings = Settings(listen="127.0.0.1:0", metrics_listen=None)
         try:
-            self._app = App(settings, cast("EngineFactory", self._engine.opener()))
+            self._app = App(self._settings, cast("EngineFactory", self._engine.opener()))
             self._loop = asyncio.get_running_loop()
             await self._app.start()
             await self._app.ready()
