@@ -283,6 +283,7 @@ class Load:
     kv_tokens_used: int
     kv_tokens_total: int
     draining: bool
+    kv_tokens_host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +296,7 @@ class EngineStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionEvicted:
-    """An idle session gave its KV cache up to somebody else."""
+    """Idle sessions lost their KV cache: others needed the room."""
 
     kv_tokens: int
 

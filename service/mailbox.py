@@ -122,9 +122,10 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class ContextsChanged:
-    """So many tokens lie in contexts now; `evicted_tokens` of an idle session were given up."""
+    """So many tokens lie on the device and the host now; `evicted_tokens` of idle sessions were given up."""
 
     kv_tokens: int
+    host_tokens: int = 0
     evicted_tokens: int | None = None
 
 

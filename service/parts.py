@@ -37,6 +37,7 @@ def limits(settings: Settings) -> Limits:
         active_turns=settings.max_active_turns,
         slots=settings.engine.slots,
         reader_patience_s=settings.write_stall_s,
+        host_kv_bytes=settings.host_kv_bytes,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the engine's thread holds: contexts, and the turns that play in them."""
+"""The turns that play in the engine's thread."""
 
 from __future__ import annotations
 
@@ -8,59 +8,13 @@ from contextlib import ExitStack, closing
 
 from engine.events import EagerReason
 from engine.outputs import Replayed, Token, TurnStep
+from service.contexts import Contexts
 from service.events import StallCause
 from service.mailbox import Play, PromptRead
-from service.port import ContextPort, EnginePort
-from service.session import SessionKey, SessionState, SessionTable
+from service.port import EnginePort
 
 # Steps as they should be: replays, or eager ones where no graphs were to be had.
 _PLAIN = frozenset({None, EagerReason.NO_CUDA, EagerReason.DISABLED})
-
-
-class Contexts:
-    """Lends contexts to turns. Sessions keep theirs while idle, until somebody needs the room."""
-
-    def __init__(self, engine: EnginePort) -> None:
-        self._engine = engine
-        self._slots = engine.info.slots
-        self._sessions: SessionTable[ContextPort] = SessionTable(self._slots)
-        self._unnamed: list[ContextPort] = []  # of turns without a session
-        self.evicted_tokens: int | None = None  # of the last eviction, until somebody asks
-
-    @property
-    def tokens(self) -> int:
-        """Tokens held in all contexts."""
-        return sum(len(context.tokens) for context in (*self._sessions.contexts(), *self._unnamed))
-
-    def borrow(self, key: SessionKey | None) -> ContextPort:
-        """A context for one turn: the session's own, or an empty one. StepError when every slot is busy."""
-        if key is not None and self._sessions.state(key) is SessionState.IDLE:
-            return self._sessions.begin(key)
-        if len(self._sessions) + len(self._unnamed) >= self._slots:
-            self._evict()
-        context = self._engine.open_context()
-        if key is None:
-            self._unnamed.append(context)
-        else:
-            self._sessions.open(key, context)
-        return context
-
-    def give_back(self, key: SessionKey | None, context: ContextPort, sound: bool) -> None:
-        """After a turn. A session keeps a sound context; any other is closed."""
-        if key is not None and sound:
-            self._sessions.end(key)
-            return
-        if key is not None:
-            self._sessions.drop(key)
-        else:
-            self._unnamed.remove(context)
-        context.close()
-
-    def _evict(self) -> None:
-        context = self._sessions.evict_oldest()
-        if context is not None:
-            self.evicted_tokens = len(context.tokens)
-            context.close()
 
 
 class Clockwork:

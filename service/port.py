@@ -23,6 +23,20 @@ class ContextPort(Protocol):
         ...
 
 
+class SavedPort(Protocol):
+    """What a context held, in host memory."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Ids held, oldest first."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        ...
+
+
 class AnswerPort(Protocol):
     """Turns the ids of one answer into text, piece by piece."""
 
@@ -75,6 +89,11 @@ class InfoPort(Protocol):
         ...
 
     @property
+    def kv_bytes(self) -> int:
+        """What all contexts take on the device."""
+        ...
+
+    @property
     def fingerprint(self) -> str:
         """Equal where answers are equal bit for bit."""
         ...
@@ -95,6 +114,14 @@ class EnginePort(Protocol):
 
     def open_context(self) -> ContextPort:
         """Takes a free slot; StepError when there is none."""
+        ...
+
+    def save(self, context: Any) -> SavedPort:
+        """A copy of what an idle context of this engine's own holds, in host memory."""
+        ...
+
+    def restore(self, saved: Any) -> ContextPort:
+        """What was saved, in a free slot; StepError when there is none."""
         ...
 
     def generate(

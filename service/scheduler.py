@@ -21,6 +21,7 @@ class Limits:
     slice_tokens: tokens that a turn makes before the next one plays; a prefill chunk is a whole slice.
     reader_window: events that a reader may be behind before its turn is paused.
     reader_patience_s: how long a turn may stay paused before it ends.
+    host_kv_bytes: host memory for keys and values of idle sessions.
     """
 
     queue: int = 16
@@ -29,13 +30,15 @@ class Limits:
     slice_tokens: int = 8
     reader_window: int = 256
     reader_patience_s: float = 30.0
+    host_kv_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("active_turns", "slots", "slice_tokens", "reader_window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if self.queue < 0:
-            raise ValueError(f"queue must not be negative; got {self.queue}")
+        for name in ("queue", "host_kv_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative; got {getattr(self, name)}")
         if self.active_turns > self.slots:
             raise ValueError(f"active_turns ({self.active_turns}) must not exceed slots ({self.slots})")
 

@@ -66,6 +66,7 @@ class Settings:
     queue_depth: int = _setting(16, count(1, 10_000), "turns that may wait; one more is refused")
     max_active_turns: int = _setting(1, count(1, 64), "turns that may share the device, token by token")
     max_streams: int = _setting(100, count(1, 100), "concurrent streams of one connection")
+    host_kv_bytes: int = _setting(1 << 30, count(0, 1 << 50), "host memory for the KV cache of idle sessions, bytes")
     prompt_threads: int = _setting(2, count(1, 64), "threads that render and tokenise prompts")
     write_stall_s: float = _setting(30.0, seconds(0.1, 3600), "a client that reads nothing for so long loses its turn")
     propagation_s: float = _setting(5.0, seconds(0, 60), "after SIGTERM: NOT_SERVING, but new turns still accepted")

@@ -13,6 +13,7 @@ from typing import Final
 from engine.errors import DeviceError, EngineError, FatalDeviceError, InvalidRequestError, ReplayError
 from engine.events import EngineEvent, Listener
 from engine.outputs import Prefilled, Replayed, TurnStep
+from service.contexts import Contexts
 from service.errors import DeadlineExceededError, DrainingError, SlowReaderError
 from service.events import TurnEnd
 from service.mailbox import (
@@ -31,7 +32,7 @@ from service.mailbox import (
     Stop,
     Taken,
 )
-from service.performance import Clockwork, Contexts, Performance
+from service.performance import Clockwork, Performance
 from service.port import EnginePort
 from service.scheduler import Expiry, Limits, Scheduler, TurnState
 
@@ -112,7 +113,7 @@ class Stage:
                 "turns that may play at once; use a smaller --max-active-turns or a shorter --context"
             )
         self.engine = engine
-        self._contexts = Contexts(engine)
+        self._contexts = Contexts(engine, self._limits.host_kv_bytes)
         self._limits = replace(self._limits, slots=min(self._limits.slots, engine.info.slots))
         self._scheduler = Scheduler(self._limits)
         self._outbox.post(None, Opened())
@@ -254,8 +255,8 @@ class Stage:
         self._outbox.post(performance.turn_id, happening)
 
     def _tell_contexts(self) -> None:
-        evicted, self._contexts.evicted_tokens = self._contexts.evicted_tokens, None
-        self._outbox.post(None, ContextsChanged(self._contexts.tokens, evicted))
+        contexts = self._contexts
+        self._outbox.post(None, ContextsChanged(contexts.tokens, contexts.host_tokens, contexts.take_evicted()))
 
     def _hear(self, event: EngineEvent) -> None:
         if self.engine is None and self._told_to_stop:

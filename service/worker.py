@@ -92,7 +92,7 @@ class Worker:
         self._ledger = Ledger(self._admission, listener)
         self._streams: dict[int, TurnStream] = {}
         self._next_id = 0
-        self._kv_tokens = 0
+        self._kv_tokens = self._host_kv_tokens = 0
         self._opened = asyncio.Event()
         self._idle = asyncio.Event()
         self._gone = asyncio.Event()
@@ -183,6 +183,7 @@ class Worker:
             predicted_wait_s=self._admission.predicted_wait_s(self.clock()),
             inter_token_s=self._admission.token_s,
             kv_tokens_used=self._kv_tokens,
+            kv_tokens_host=self._host_kv_tokens,
             kv_tokens_total=info.context * info.slots if info is not None else 0,
             draining=self._state is WorkerState.DRAINING,
         )
@@ -240,7 +241,7 @@ class Worker:
         elif isinstance(what, Gone):
             self._lose(what.error)
         elif isinstance(what, ContextsChanged):
-            self._kv_tokens = what.kv_tokens
+            self._kv_tokens, self._host_kv_tokens = what.kv_tokens, what.host_tokens
             if what.evicted_tokens is not None:
                 self._ledger.tell(SessionEvicted(what.evicted_tokens))
         elif turn_id is not None and (stream := self._streams.get(turn_id)) is not None:

@@ -186,6 +186,14 @@ class FakeContext:
             self._engine.contexts_open -= 1
 
 
+@dataclass(frozen=True, slots=True)
+class FakeSaved:
+    """What a context held. A token takes as many bytes as in the engine's cache."""
+
+    tokens: tuple[int, ...]
+    bytes: int
+
+
 @dataclass
 class Fault:
     """Raise `error` when a turn has made `after_tokens` tokens; -1 raises before the prefill's first yield."""
@@ -202,6 +210,7 @@ class FakeEngine:
         eager: the reason that every step gives for being no replay, or None for replays.
         faults: each next turn takes one from the front; None lets that turn live.
         prefill_steps, decode_steps: work done. contexts_open, contexts_opened: slots.
+        saves, restores: contexts that went to host memory and came back. save_fault: what saving raises.
         played: (context number, "prefill" | "decode") of every step in order.
         prompts: every prompt that began, in order.
         threads: idents of the threads that called it.
@@ -227,6 +236,8 @@ class FakeEngine:
         self.faults: list[Fault | None] = []
         self.prefill_steps = self.decode_steps = 0
         self.contexts_open = self.contexts_opened = 0
+        self.saves = self.restores = 0
+        self.save_fault: Exception | None = None
         self.played: list[tuple[int, str]] = []
         self.prompts: list[tuple[int, ...]] = []
         self.threads: set[int] = set()
@@ -291,6 +302,20 @@ class FakeEngine:
         self.contexts_open += 1
         self.contexts_opened += 1
         return FakeContext(self, self.contexts_opened)
+
+    def save(self, context: FakeContext) -> FakeSaved:
+        self.threads.add(threading.get_ident())
+        self.saves += 1
+        if self.save_fault is not None:
+            raise self.save_fault
+        per_token = self.info.kv_bytes // (self.info.slots * self.info.context)
+        return FakeSaved(context.tokens, per_token * len(context.held))
+
+    def restore(self, saved: FakeSaved) -> FakeContext:
+        self.restores += 1
+        context = self.open_context()
+        context.held.extend(saved.tokens)
+        return context
 
     def generate(
         self,

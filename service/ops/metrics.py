@@ -169,7 +169,7 @@ class Metrics:
         self._vllm_waiting = self._gauge("vllm:num_requests_waiting", "Alias of soloist_queue_depth.", ("model_name",))
         self._vllm_running = self._gauge("vllm:num_requests_running", "Alias of soloist_active_turns.", ("model_name",))
         self._vllm_kv = self._gauge("vllm:kv_cache_usage_perc", "Share of KV cache in use, 0 to 1.", ("model_name",))
-        for state in ("used", "free"):
+        for state in ("used", "free", "host"):
             self._kv.labels(state)
 
     # What is told.
@@ -198,6 +198,7 @@ class Metrics:
         self._wait_s.set(load.predicted_wait_s)
         self._kv.labels("used").set(load.kv_tokens_used)
         self._kv.labels("free").set(load.kv_tokens_total - load.kv_tokens_used)
+        self._kv.labels("host").set(load.kv_tokens_host)
         if self._model is not None:
             self._vllm_waiting.labels(self._model).set(load.queued_turns)
             self._vllm_running.labels(self._model).set(load.active_turns)

@@ -14,7 +14,10 @@ from service.session import TRANSITIONS, SessionAct, SessionKey, SessionState, S
 A, B, C = (SessionKey("caller", name) for name in "abc")
 
 
-def act(table: SessionTable[object], what: SessionAct, key: SessionKey) -> None:
+Sessions = SessionTable[object, object]
+
+
+def act(table: Sessions, what: SessionAct, key: SessionKey) -> None:
     """Does `what` to this very key."""
     if what is SessionAct.OPEN:
         table.open(key, object())
@@ -24,16 +27,22 @@ def act(table: SessionTable[object], what: SessionAct, key: SessionKey) -> None:
         table.end(key)
     elif what is SessionAct.DROP:
         table.drop(key)
-    elif table.evict_oldest() is None:
-        raise SessionStateError("nothing is idle")
+    elif what is SessionAct.EVICT:
+        table.evict(key)
+    elif what is SessionAct.SHELVE:
+        table.shelve(key, object(), 1)
+    else:
+        table.take(key)
 
 
-def in_state(state: SessionState) -> SessionTable[object]:
-    table: SessionTable[object] = SessionTable(2)
+def in_state(state: SessionState) -> Sessions:
+    table: Sessions = SessionTable(2, shelf_bytes=1)
     if state is not SessionState.ABSENT:
         table.open(A, object())
-    if state is SessionState.IDLE:
+    if state in (SessionState.IDLE, SessionState.SHELVED):
         table.end(A)
+    if state is SessionState.SHELVED:
+        table.shelve(A, object(), 1)
     return table
 
 
@@ -51,27 +60,47 @@ def test_what_is_not_in_the_table_raises(state: SessionState, what: SessionAct) 
 
 
 def test_the_session_used_longest_ago_is_evicted_and_busy_ones_never() -> None:
-    table: SessionTable[str] = SessionTable(3)
+    table: SessionTable[str, str] = SessionTable(3)
     for key, context in ((A, "a"), (B, "b"), (C, "c")):
         table.open(key, context)
         table.end(key)
     assert table.begin(A) == "a"
     table.end(A)
     table.begin(B)
-    assert table.evict_oldest() == "c"
-    assert table.evict_oldest() == "a"
-    assert table.evict_oldest() is None
+    assert table.oldest_idle() == (C, "c")
+    assert table.evict(C) == "c"
+    assert table.oldest_idle() == (A, "a")
+    assert table.evict(A) == "a"
+    assert table.oldest_idle() is None
+
+
+def test_the_shelf_forgets_who_was_used_longest_ago_and_only_as_much_as_it_must() -> None:
+    table: SessionTable[str, str] = SessionTable(1, shelf_bytes=10)
+    keys = [SessionKey("caller", str(number)) for number in range(4)]
+    for key, size, forgotten in zip(keys, (4, 4, 3, 10), ([], [], ["0"], ["1", "2"]), strict=True):
+        table.open(key, key.session_id)
+        table.end(key)
+        assert table.shelve(key, key.session_id, size) == forgotten
+    assert table.shelved() == ("3",)
+    assert table.state(keys[0]) is SessionState.ABSENT
+    assert table.take(keys[3]) == "3"
+    table.open(keys[3], "again")
+    table.end(keys[3])
+    assert (table.fits(10), table.fits(11)) == (True, False)
+    with pytest.raises(SessionStateError, match="does not fit"):
+        table.shelve(keys[3], "3", 11)
+    assert table.state(keys[3]) is SessionState.IDLE
 
 
 def test_sessions_are_bounded() -> None:
-    table: SessionTable[object] = SessionTable(1)
+    table: Sessions = SessionTable(1)
     table.open(A, object())
     with pytest.raises(SessionStateError, match="limit"):
         table.open(B, object())
 
 
 def test_eng_09_a_context_never_serves_two_keys() -> None:
-    table: SessionTable[object] = SessionTable(2)
+    table: Sessions = SessionTable(2)
     context = object()
     table.open(SessionKey("alice", "chat"), context)
     with pytest.raises(SessionStateError, match="another session"):
@@ -82,11 +111,12 @@ def test_eng_09_a_context_never_serves_two_keys() -> None:
 class Table(RuleBasedStateMachine):
     """Any order of lawful acts: bounds hold, keys keep their own context, and eviction follows the last use."""
 
-    LIMIT = 3
+    LIMIT, SHELF = 3, 6
 
     def __init__(self) -> None:
         super().__init__()
-        self.table: SessionTable[object] = SessionTable(self.LIMIT)
+        self.table: Sessions = SessionTable(self.LIMIT, self.SHELF)
+        self.shelf: dict[SessionKey, tuple[object, int]] = {}
         self.model: dict[SessionKey, object] = {}
         self.busy: set[SessionKey] = set()
 
@@ -94,7 +124,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(key=keys)
     def turn_begins(self, key: SessionKey) -> None:
-        if key in self.busy:
+        if key in self.busy or key in self.shelf:
             return
         if key in self.model:
             assert self.table.begin(key) is self.model[key]
@@ -119,11 +149,31 @@ class Table(RuleBasedStateMachine):
     @rule()
     def evict(self) -> None:
         oldest = next((key for key in self.model if key not in self.busy), None)
-        assert self.table.evict_oldest() is (None if oldest is None else self.model.pop(oldest))
+        assert self.table.oldest_idle() == (None if oldest is None else (oldest, self.model[oldest]))
+        if oldest is not None:
+            assert self.table.evict(oldest) is self.model.pop(oldest)
+
+    @precondition(lambda self: len(self.model) > len(self.busy))
+    @rule(size=st.integers(0, 4))
+    def shelve(self, size: int) -> None:
+        oldest = next(key for key in self.model if key not in self.busy)
+        del self.model[oldest]
+        copy = object()
+        for forgotten in self.table.shelve(oldest, copy, size):
+            assert forgotten is self.shelf.pop(next(iter(self.shelf)))[0]
+        self.shelf[oldest] = (copy, size)
+
+    @precondition(lambda self: self.shelf)
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.shelf)))
+        assert self.table.take(key) is self.shelf.pop(key)[0]
 
     @invariant()
     def agrees(self) -> None:
         assert len(self.table) == len(self.model) <= self.LIMIT
+        assert self.table.shelved() == tuple(copy for copy, _ in self.shelf.values())
+        assert sum(size for _, size in self.shelf.values()) <= self.SHELF
         assert set(map(id, self.table.contexts())) == set(map(id, self.model.values()))
 
 
