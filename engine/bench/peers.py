@@ -116,8 +116,9 @@ def compare(case: PeersCase) -> list[PeerResult]:
             for name, player in players.items():
                 turns[name].append(player.turn(prompts[round_index % len(prompts)], case.new_tokens))
         on_cuda = torch_device(case.setup.device).type == "cuda"
+        # The compiled one would be compiled anew for turns of another length; llama.cpp is not seen from here.
         profiles = {
-            name: _profile(player, prompts[0]) if on_cuda and name != "llama.cpp" else None
+            name: _profile(player, prompts[0]) if on_cuda and name in ("soloist", "eager") else None
             for name, player in players.items()
         }
     return [_result(name, turns, case, profiles[name]) for name in turns]
