@@ -33,10 +33,17 @@ class Context:
 
     def shared_prefix(self, prompt_ids: Sequence[int]) -> int:
         """Length of the longest common prefix of what is held and `prompt_ids`."""
-        for index, (held, asked) in enumerate(zip(self.ids, prompt_ids, strict=False)):
-            if held != asked:
-                return index
-        return min(len(self.ids), len(prompt_ids))
+        held, asked = self.ids, list(prompt_ids)
+        same, differ = 0, min(len(held), len(asked)) + 1
+        if held[: differ - 1] == asked[: differ - 1]:
+            return differ - 1  # the usual case; a loop over ids would cost the first token of a long chat a millisecond
+        while differ - same > 1:
+            middle = (same + differ) // 2
+            if held[same:middle] == asked[same:middle]:
+                same = middle
+            else:
+                differ = middle
+        return same
 
     def keep(self, tokens: int) -> None:
         """Forget everything after the first `tokens` positions."""

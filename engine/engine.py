@@ -204,7 +204,7 @@ class Engine:
             raise InvalidRequestError("messages", "make an empty prompt; send at least one message with text")
         if len(prompt_ids) > self.info.context:
             raise ContextLengthError(len(prompt_ids), self.info.context)
-        if not all(0 <= token_id < vocabulary for token_id in prompt_ids):
+        if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
             raise InvalidRequestError("messages", f"hold a token id beyond the vocabulary's {vocabulary}")
         self._check_idle(context)
 
