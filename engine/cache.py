@@ -71,6 +71,7 @@ class Slots:
 
     def __init__(self, slots: int) -> None:
         self._free = list(range(slots))[::-1]
+        self._open: dict[int, Context] = {}
 
     @property
     def bytes(self) -> int:
@@ -90,10 +91,20 @@ class Slots:
         """Take a free slot."""
         if not self._free:
             raise StepError("every KV slot is taken; close a context first or raise `slots`")
-        return Context(self._free.pop(), self._give_back)
+        context = Context(self._free.pop(), self._give_back)
+        self._open[context.slot] = context
+        return context
+
+    def scratch(self, position: int) -> int | None:
+        """A slot that nobody plays and that holds nothing at `position` or behind it: free, or of an idle context."""
+        if self._free:
+            return self._free[-1]
+        idle = (slot for slot, held in self._open.items() if not held.busy and len(held.ids) <= position)
+        return next(idle, None)
 
     def _give_back(self, context: Context) -> None:
         self._free.append(context.slot)
+        del self._open[context.slot]
 
 
 class KVCache(Slots):

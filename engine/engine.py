@@ -24,6 +24,7 @@ from engine.offload import SavedContext, restore, save
 from engine.outputs import TurnStep
 from engine.params import SamplingParams
 from engine.resumption import Bounds, check_resumption
+from engine.selfcheck import SelfCheck
 from engine.setup import NativeModel, context_of, load_model, make_player
 from engine.stepper import Stepper
 from engine.text import ChatText, build_chat_text
@@ -111,6 +112,8 @@ class Engine:
             self._turns = Turns(self._decoder, self._stepper, self._chunk, context, self._end_ids, listener)
             with torch.inference_mode():
                 self._stepper.capture(CaptureCause.START)
+            self._self_check = SelfCheck(self._stepper, self._cache, listener)
+            self._self_check.all()
         self.info = EngineInfo(
             name=checkpoint.name,
             architecture=model.architecture,
@@ -166,6 +169,15 @@ class Engine:
             check_resumption(resumption, len(prompt_ids), params, self._end_ids, bounds)
         return self._turns.play(context, prompt_ids, params, resumption)
 
+    def self_check(self) -> bool:
+        """Compare one graph with its eager twin, the next one at each call; call it when nobody plays.
+
+        Tells SelfChecked, and where they disagree VerifyMismatch: from then on steps are eager. False where there is
+        nothing to check. Takes as long as two steps.
+        """
+        with faults.named():
+            return self._self_check.one()
+
     def save(self, context: Context) -> SavedContext:
         """Copy an idle context's keys and values to host memory. Close it then, and its slot serves others."""
         self._check_idle(context)
@@ -195,7 +207,7 @@ class Engine:
     def close(self) -> None:
         """Give device memory back. The engine cannot be used afterwards."""
         self._stepper.drop_graphs()
-        del self._decoder, self._cache, self._stepper
+        del self._decoder, self._cache, self._stepper, self._turns, self._self_check
 
     def _check(self, context: Context, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         vocabulary = self.info.architecture.vocabulary

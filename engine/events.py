@@ -83,7 +83,16 @@ class VerifyMismatch:
     eager_id: int
 
 
-EngineEvent = Progress | GraphCaptured | StepDone | PrefillDone | VerifyMismatch
+@dataclass(frozen=True, slots=True)
+class SelfChecked:
+    """A graph was compared with its eager twin, and they agreed (`sound`) or not. Took `seconds`."""
+
+    graph: str
+    sound: bool
+    seconds: float
+
+
+EngineEvent = Progress | GraphCaptured | StepDone | PrefillDone | VerifyMismatch | SelfChecked
 Listener = Callable[[EngineEvent], None]
 
 

@@ -26,6 +26,7 @@ from engine.shapes import ChunkShape, Shape, StepShape, buckets
 if TYPE_CHECKING:
     from engine.prefill import ChunkPrefill
 
+_LOGITS_TOLERANCE = 1e-3  # of their norm: a graph that reads what it should not errs by far more
 _RING_DEPTH = 4  # steps of one slot that may be on their way; two are
 
 
@@ -93,6 +94,11 @@ class Stepper:
     def wanted(self) -> int:
         """How many graphs the configuration asks for."""
         return len(self._shapes)
+
+    @property
+    def captured_steps(self) -> tuple[StepShape, ...]:
+        """Decode steps that are replays."""
+        return tuple(shape for shape in self.graphs.shapes if isinstance(shape, StepShape))
 
     def capture(self, cause: CaptureCause) -> None:
         """Capture the pool, after one eager step of each shape has warmed kernels and libraries up."""
@@ -170,6 +176,32 @@ class Stepper:
         top = zip(flight.landing.top_ids.tolist(), flight.landing.top_logprobs.tolist(), strict=True)
         chosen = float(flight.landing.logprob)
         return Token(token_id, end, flight.eager, chosen, tuple(top)[: params.top_logprobs])
+
+    def check(self, shape: StepShape, slot: int, params: SamplingParams, token_id: int) -> bool:
+        """Whether replay and eager twin agree on the last step that `shape` is for, in a slot that nobody plays.
+
+        What the slot's turn was set up with is lost; what lies before that step in its cache is not.
+        """
+        graph, b = self.graphs.get(shape), self._player.buffers
+        assert graph is not None, "only captured steps are checked"
+        results = []
+        for replayed in (False, True):
+            b.sampler.write(slot, params, (token_id,), ())
+            self.begin(slot, token_id, shape.bucket - 1)
+            self._activate(slot)
+            if replayed:
+                graph.replay()
+            else:
+                self._player.step(shape)
+            results.append((int(b.choice.token_id), b.logits[-1].clone()))
+        self._active = None
+        (eager_id, eager_logits), (replayed_id, replayed_logits) = results
+        error = float((replayed_logits - eager_logits).norm()) / max(float(eager_logits.norm()), 1e-30)
+        if replayed_id == eager_id and error <= _LOGITS_TOLERANCE:
+            return True
+        self._self_check_failed = True
+        self._listener(VerifyMismatch(shape.name, shape.bucket - 1, replayed_id, eager_id))
+        return False
 
     def _run(self, shape: Shape) -> None:
         """What a shape's graph replays, eagerly."""

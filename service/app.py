@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.events import EngineEvent, Listener
+from engine.events import EngineEvent, Listener, VerifyMismatch
 from service.conversation import Conversations
 from service.errors import EngineLostError, loggable
 from service.events import Load, ServiceEvent, TokenMade
@@ -106,6 +106,7 @@ class App:
         self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
         self._drain = Drain(DrainTimes(settings.propagation_s, settings.grace_s))
         self._stirred = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._edge: Edge | None = None
         self._endpoint: MetricsEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,6 +126,7 @@ class App:
 
     async def start(self) -> None:
         """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
+        self._loop = asyncio.get_running_loop()
         try:
             self._edge = build_server(
                 transport(self.settings),
@@ -284,6 +286,13 @@ class App:
     def _hear_engine(self, event: EngineEvent) -> None:
         self.metrics.engine_event(event)
         self._log_events.engine_event(event)
+        if isinstance(event, VerifyMismatch) and self._loop is not None:  # told in the engine's thread
+            self._loop.call_soon_threadsafe(self._doubt)
+
+    def _doubt(self) -> None:
+        """A replay was not what it should be: eager steps go on, and balancers send new turns elsewhere."""
+        if self.health.state in (Readiness.LOADING, Readiness.SERVING):
+            self._move_health(Readiness.UNSOUND)
 
     def _show_load(self) -> None:
         self.metrics.show_load(self.worker.load())
@@ -318,7 +327,7 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:
-        if app.health.state in (Readiness.LOADING, Readiness.SERVING):
+        if app.health.state in (Readiness.LOADING, Readiness.SERVING, Readiness.UNSOUND):
             app.signal()
         app.signal()
 

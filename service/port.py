@@ -116,6 +116,10 @@ class EnginePort(Protocol):
         """Takes a free slot; StepError when there is none."""
         ...
 
+    def self_check(self) -> bool:
+        """Compare one graph with its eager twin, while nobody plays; False where there is nothing to check."""
+        ...
+
     def save(self, context: Any) -> SavedPort:
         """A copy of what an idle context of this engine's own holds, in host memory."""
         ...

@@ -38,6 +38,7 @@ from service.scheduler import Expiry, Limits, Scheduler, TurnState
 
 log = logging.getLogger(__name__)
 
+SELF_CHECK_EVERY_S: Final = 30.0  # while nobody plays
 HEARTBEAT_EVERY_S: Final = 1.0  # at rest; while playing, once a step
 
 EngineFactory = Callable[[Listener], EnginePort]
@@ -116,6 +117,7 @@ class Stage:
         self._contexts = Contexts(engine, self._limits.host_kv_bytes)
         self._limits = replace(self._limits, slots=min(self._limits.slots, engine.info.slots))
         self._scheduler = Scheduler(self._limits)
+        self._check_due_s = self._clock() + SELF_CHECK_EVERY_S
         self._outbox.post(None, Opened())
 
     def _leave(self) -> None:
@@ -132,10 +134,26 @@ class Stage:
         return not self._stopping
 
     def _rest(self) -> None:
+        if not self._performances and self._clock() >= self._check_due_s:
+            self._self_check()
+            return  # somebody may have come meanwhile
         until_s = min(self._scheduler.next_expiry_s(), self._drain_until_s if self._performances else inf)
         rest_s = min(max(until_s - self._clock(), 0.0), HEARTBEAT_EVERY_S)
         with contextlib.suppress(queue.Empty):
             self._obey(self._commands.get(timeout=rest_s))
+
+    def _self_check(self) -> None:
+        """A replay against its eager twin, where nobody waits for it. The engine tells what it finds."""
+        assert self.engine is not None
+        every_s = SELF_CHECK_EVERY_S
+        try:
+            if not self.engine.self_check():
+                every_s = inf
+        except FatalDeviceError:
+            raise
+        except Exception:  # whether replays are right is not known, which is no reason to stop
+            log.exception("a self-check failed to run")
+        self._check_due_s = self._clock() + every_s
 
     def _obey(self, command: Command) -> None:
         if isinstance(command, Play):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.errors import ContextLengthError, InvalidRequestError, ReplayError, StepError
-from engine.events import EagerReason, EngineEvent, Listener, PrefillDone, Progress, StepDone, ignore
+from engine.events import EagerReason, EngineEvent, Listener, PrefillDone, Progress, StepDone, VerifyMismatch, ignore
 from engine.history import Resumption
 from engine.outputs import Prefilled, Replayed, Token, TurnStep
 from engine.params import SamplingParams
@@ -211,6 +211,7 @@ class FakeEngine:
         faults: each next turn takes one from the front; None lets that turn live.
         prefill_steps, decode_steps: work done. contexts_open, contexts_opened: slots.
         saves, restores: contexts that went to host memory and came back. save_fault: what saving raises.
+        self_checks: how many were made. check_mismatch: whether they find replay and eager twin apart.
         played: (context number, "prefill" | "decode") of every step in order.
         prompts: every prompt that began, in order.
         threads: idents of the threads that called it.
@@ -238,6 +239,8 @@ class FakeEngine:
         self.contexts_open = self.contexts_opened = 0
         self.saves = self.restores = 0
         self.save_fault: Exception | None = None
+        self.self_checks = 0
+        self.check_mismatch = False
         self.played: list[tuple[int, str]] = []
         self.prompts: list[tuple[int, ...]] = []
         self.threads: set[int] = set()
@@ -302,6 +305,12 @@ class FakeEngine:
         self.contexts_open += 1
         self.contexts_opened += 1
         return FakeContext(self, self.contexts_opened)
+
+    def self_check(self) -> bool:
+        self.self_checks += 1
+        if self.check_mismatch:
+            self._tell(VerifyMismatch("fake", 255, 1, 2))
+        return self.eager is None
 
     def save(self, context: FakeContext) -> FakeSaved:
         self.threads.add(threading.get_ident())

@@ -10,17 +10,22 @@ from enum import StrEnum
 
 
 class Readiness(StrEnum):
-    """The process's life, in order. A later state never goes back to an earlier one."""
+    """The process's life, in order. A later state never goes back to an earlier one.
+
+    UNSOUND: a self-check failed. Who comes is still answered, in the slower way, and balancers should send nobody.
+    """
 
     LOADING = "loading"
     SERVING = "serving"
+    UNSOUND = "unsound"
     DRAINING = "draining"
     ENGINE_LOST = "engine_lost"
 
 
 _NEXT: dict[Readiness, frozenset[Readiness]] = {
-    Readiness.LOADING: frozenset({Readiness.SERVING, Readiness.DRAINING, Readiness.ENGINE_LOST}),
-    Readiness.SERVING: frozenset({Readiness.DRAINING, Readiness.ENGINE_LOST}),
+    Readiness.LOADING: frozenset({Readiness.SERVING, Readiness.UNSOUND, Readiness.DRAINING, Readiness.ENGINE_LOST}),
+    Readiness.SERVING: frozenset({Readiness.UNSOUND, Readiness.DRAINING, Readiness.ENGINE_LOST}),
+    Readiness.UNSOUND: frozenset({Readiness.DRAINING, Readiness.ENGINE_LOST}),
     Readiness.DRAINING: frozenset({Readiness.ENGINE_LOST}),
     Readiness.ENGINE_LOST: frozenset(),
 }

@@ -18,6 +18,7 @@ from engine.events import (
     EngineEvent,
     GraphCaptured,
     PrefillDone,
+    SelfChecked,
     StepDone,
 )
 from service.events import (
@@ -106,6 +107,9 @@ class Metrics:
         self._pool_bytes = self._gauge("soloist_graph_pool_bytes", "Device memory of the graphs' one pool.")
         self._graphs = self._gauge("soloist_graphs", "Graphs that can be replayed.")
         self._step_s = self._histogram("soloist_step_seconds", "Time of one step.", TOKEN_BUCKETS, ("mode",))
+        self._checks = self._counter("soloist_self_checks", "Graphs compared with their eager twin.", ("outcome",))
+        for outcome in ("sound", "mismatch"):
+            self._checks.labels(outcome)
         for reason in EagerReason:
             self._eager.labels(reason.value)
         for cause in CaptureCause:
@@ -213,6 +217,8 @@ class Metrics:
             case StepDone(eager=EagerReason() as reason):
                 self._eager.labels(reason.value).inc()
                 self._step_s.labels("eager").observe(event.seconds)
+            case SelfChecked():
+                self._checks.labels("sound" if event.sound else "mismatch").inc()
             case PrefillDone():
                 self._step_s.labels("prefill").observe(event.seconds)
             case GraphCaptured():

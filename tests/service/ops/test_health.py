@@ -25,6 +25,7 @@ def test_it_begins_loading_and_goes_forward() -> None:
     ("state", "to"),
     [
         (Readiness.SERVING, Readiness.LOADING),
+        (Readiness.UNSOUND, Readiness.SERVING),
         (Readiness.DRAINING, Readiness.SERVING),
         (Readiness.ENGINE_LOST, Readiness.SERVING),
         (Readiness.ENGINE_LOST, Readiness.DRAINING),
