@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Masks:
     """A row of pinned memory for each slot, from which masks go into the sampler's table.
 
-    A step reads its mask from the device, and the next mask depends on that step's choice. So an answer with a form
-    has no step enqueued ahead: the device waits while one mask is made and copied.
+    A step reads its mask from the device, and the next mask depends on that step's choice. So of an answer with a form
+    no step is enqueued before the last has landed: the device waits while one mask is made and copied.
     """
 
     def __init__(self, table: SamplerTable) -> None:

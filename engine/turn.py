@@ -121,10 +121,10 @@ class Turns:
         in_flight: deque[Flight] = deque()
         self._begin(context, plan, first, params)
         constraint = self._masks.begin(context.slot, params, known[plan.prompt : first + 1])
-        lookahead = self._stepper.lookahead if constraint is None else 0  # the next mask needs this step's choice
+        ahead = self._stepper.lookahead
         enqueued = 0
         for made in range(steps):
-            while enqueued < min(steps, made + 1 + lookahead):
+            while enqueued < min(steps, made + 1 + (ahead if constraint is None else 0)):
                 in_flight.append(self._play(context, first + enqueued, params, constraint))
                 enqueued += 1
             token = self._land(in_flight.popleft(), params)
@@ -132,6 +132,9 @@ class Turns:
             next_id = token.token_id
             if constraint is not None and not token.end:
                 constraint.take(next_id)
+                if ahead and enqueued < steps:  # the next mask needs this choice, but not its reader
+                    in_flight.append(self._play(context, first + enqueued, params, constraint))
+                    enqueued += 1
             place = first + made + 1
             if place < len(known):
                 _check_repeated(known[place], next_id, place - plan.prompt)

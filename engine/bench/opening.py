@@ -17,7 +17,7 @@ from engine.bench.bandwidth import measure_read_bandwidth
 from engine.bench.shapes import SHAPES
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoint.source import GenerationDefaults, JsonTokenizer, StoredTensor, TokenizerSource
-from engine.config import Device, EngineConfig, Graphs, Kernels, Precision
+from engine.config import Device, EngineConfig, Graphs, GraphStages, Kernels, Precision
 from engine.engine import Engine
 from engine.errors import DeviceError
 from engine.events import Listener, ignore
@@ -54,6 +54,7 @@ class Setup:
     threads: int | None = None
     graphs: Graphs = "on"
     prefill_chunk: int = EngineConfig().prefill_chunk
+    graph_stages: tuple[GraphStages, ...] = ("greedy",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def opened(setup: Setup, listener: Listener = ignore) -> Iterator[Engine]:
 
 
 def open_endless(setup: Setup, listener: Listener = ignore) -> Engine:
-    """An engine whose answers have no end but their length, with graphs for greedy turns."""
+    """An engine whose answers have no end but their length."""
     device = torch_device(setup.device)
     torch.set_num_threads(setup.threads or available_threads())
     dtype = torch_dtype(setup.precision, device)
@@ -144,7 +145,7 @@ def open_endless(setup: Setup, listener: Listener = ignore) -> Engine:
         context=setup.context,
         slots=1,
         graphs=setup.graphs,
-        graph_stages=("greedy",),
+        graph_stages=setup.graph_stages,
         prefill_chunk=setup.prefill_chunk,
         threads=setup.threads,
     )

@@ -14,6 +14,7 @@ from engine import Engine, EngineConfig, SamplingParams
 from engine.errors import InvalidRequestError
 from engine.history import Resumption
 from engine.outputs import Token
+from engine.stepper import Stepper
 from engine.text import AnswerForm
 from engine.text.grammar import Grammar, GrammarState
 from tests.checkpoints import Sizes, write_tiny_folder
@@ -146,6 +147,18 @@ def test_a_turn_after_a_broken_off_one_is_free(engine: Engine, after: int) -> No
         assert [step.token_id for step in steps if isinstance(step, Token)] == expected
     finally:
         context.close()
+
+
+@pytest.mark.parametrize("most", [7, 3000])
+def test_a_step_enqueued_ahead_of_the_reader_changes_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    params = params_for(engine, AnswerForm.json_schema(NESTED), seed=4, max_tokens=most)
+    expected = tokens_of(engine, params)
+    monkeypatch.setattr(Stepper, "lookahead", 1)
+    assert tokens_of(engine, params) == expected
+    rest = tokens_of(engine, params, Resumption(tuple(token.token_id for token in expected[:4])))
+    assert rest == expected[4:]
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"seed": 11, "repetition_penalty": 1.2}])
