@@ -116,6 +116,7 @@ def _by_certificate(peer: Mapping[str, Iterable[bytes]]) -> Caller:
     if not pem:
         return ANYBODY
     names = [*peer.get("x509_subject_alternative_name", ()), *peer.get("x509_common_name", ())]
-    text = next((name.decode("utf-8", "backslashreplace") for name in names if name), "")
+    # Different bytes stay different, and none of them moves a terminal's cursor.
+    text = next((name.decode("latin-1").encode("unicode_escape").decode("ascii") for name in names if name), "")
     identity = f"cert:{text}" if text else f"cert:sha256:{hashlib.sha256(pem).hexdigest()}"
     return Caller(identity, identity)
