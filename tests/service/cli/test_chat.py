@@ -78,6 +78,32 @@ def test_system_message_and_limits_are_sent(
     assert text_of(engine.prompts[0]) == "system:Be brief.\nuser:Hi\n"
 
 
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (("--regex", "a+"), "response_format.regex"),
+        (("--choice", "yes", "--choice", "no"), "response_format.choice.choices"),
+        (("--json-schema", "schema.json"), "response_format.json_schema"),
+    ],
+)
+def test_forms_are_sent(
+    server: ThreadedServer, environment: Environment, tmp_path: Path, flags: tuple[str, ...], field: str
+) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "null"}')
+    flags = tuple(str(tmp_path / flag) if flag.endswith(".json") else flag for flag in flags)
+    done = piped(server, environment, *flags, "--prompt", "Hi")
+    assert done.returncode == 2
+    assert_one_line(done.stderr)
+    assert f"{field}: the fake knows no grammar" in done.stderr.decode()
+
+
+def test_a_schema_that_is_not_there_is_told_in_one_line(server: ThreadedServer, environment: Environment) -> None:
+    done = piped(server, environment, "--json-schema", "/nowhere.json", "--prompt", "Hi")
+    assert done.returncode == 2
+    assert_one_line(done.stderr)
+    assert "--json-schema /nowhere.json: No such file" in done.stderr.decode()
+
+
 @pytest.mark.parametrize("limit", ["0", "-3", "many"])
 def test_a_limit_that_is_none_is_refused_with_what_would_be_right(
     server: ThreadedServer, environment: Environment, limit: str
