@@ -97,11 +97,12 @@ async def all_that_can_happen(app: App, engine: FakeEngine) -> None:
         metadata = (("authorization", f"Bearer {KEY}"),)
         method: Any = channel.unary_unary
         no_role: Any = 9
+        bad_message = chat_pb2.Message(role=no_role, content=PROMPT)
         for call in (
             method("/soloist.v1.ChatService/Chat")(PROMPT.encode(), metadata=metadata),
             method(f"/soloist.v1.ChatService/{KEY}")(b"", metadata=metadata),
             method("/soloist.v1.ChatService/CountTokens")(
-                chat_pb2.CountTokensRequest(messages=[chat_pb2.Message(role=no_role, content=PROMPT)]).SerializeToString(),
+                chat_pb2.CountTokensRequest(messages=[bad_message]).SerializeToString(),
                 metadata=metadata,
             ),
         ):
