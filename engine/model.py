@@ -77,6 +77,7 @@ class Decoder:
         self.buffers = buffers
         self.ops = toolkit.ops
         self.toolkit_name = toolkit.name
+        self.widths = toolkit.widths
         self._toolkit = toolkit
         self.use(weights)
 

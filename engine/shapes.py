@@ -1,4 +1,4 @@
-"""What graphs are captured for: decode steps by context bucket and sampler stages, prefill chunks by rows."""
+"""What graphs are captured for: decode steps by context bucket and sampler stages, known ids and prefill by rows."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ class StepShape:
     def order(self) -> tuple[int | str, ...]:
         """See Shape."""
         return (1, -self.bucket, -self.rows, self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownShape:
+    """A step of `rows` known ids, contexts up to `bucket` tokens."""
+
+    bucket: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """See Shape."""
+        return f"b{self.bucket}_r{self.rows}_known"
+
+    @property
+    def order(self) -> tuple[int | str, ...]:
+        """See Shape."""
+        return (1, -self.bucket, -self.rows, "known")
 
 
 @dataclass(frozen=True, slots=True)

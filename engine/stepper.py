@@ -16,12 +16,13 @@ import torch
 from engine.config import EngineConfig
 from engine.events import CaptureCause, EagerReason, Listener, StepDone, VerifyMismatch
 from engine.graph import GraphPool
+from engine.known import KnownRows
 from engine.model import Decoder
 from engine.outputs import Token
 from engine.params import SamplingParams
 from engine.player import Player
 from engine.sampler import Choice, Stages
-from engine.shapes import ChunkShape, Shape, StepShape, buckets
+from engine.shapes import ChunkShape, KnownShape, Shape, StepShape, buckets
 
 if TYPE_CHECKING:
     from engine.prefill import ChunkPrefill
@@ -59,13 +60,13 @@ class Stepper:
             from engine.prefill import ChunkPrefill  # its kernels need Triton, which a CPU may lack
 
             self._chunks = ChunkPrefill(player, config.prefill_chunk)
-        steps = [
-            StepShape(bucket, 1, Stages(stages))
-            for bucket in self._buckets
-            if bucket <= self.graph_context
-            for stages in config.graph_stages
+        self._known = KnownRows(player, player.widths) if isinstance(player, Decoder) and player.widths else None
+        covered = [bucket for bucket in self._buckets if bucket <= self.graph_context]
+        self._shapes: list[Shape] = [
+            *(StepShape(bucket, 1, Stages(stages)) for bucket in covered for stages in config.graph_stages),
+            *(KnownShape(bucket, rows) for bucket in covered for rows in (self._known.widths if self._known else ())),
+            *(self._chunks.shapes if self._chunks else ()),
         ]
-        self._shapes: list[Shape] = [*steps, *(self._chunks.shapes if self._chunks else ())]
         self._active: int | None = None
         self._landed_s = 0.0
         self._steps = 0
@@ -145,6 +146,34 @@ class Stepper:
         if self._active == slot:
             self._active = None  # what is ready for its next step belongs to another token
 
+    def width_for(self, tokens: int) -> int | None:
+        """The widest step of known ids that so many fill, or None where there is none."""
+        return None if self._known is None else self._known.width_for(tokens)
+
+    def repeat(self, slot: int, position: int, ids: Sequence[int]) -> EagerReason | None:
+        """Make keys and values of known ids, as many as `width_for` said, in one step from `position` on. Waits.
+
+        Returns why that step was no replay, or None.
+        """
+        assert self._known is not None, "width_for() was None"
+        started_s = time.perf_counter()
+        slots = self._player.buffers.slots
+        slots.active.copy_(self._slot_ids[slot])
+        slots.position[slot] = position
+        self._active = None  # what is ready for a next step is no longer what it should be
+        self._known.place(ids)
+        end = position + len(ids) - 1
+        shape = KnownShape(next(size for size in self._buckets if size > end), len(ids))
+        graph = self.graphs.get(shape)
+        eager = None if graph is not None and not self._self_check_failed else self._why_eager(shape)
+        if graph is None or eager is not None:
+            self._run(shape)
+        else:
+            graph.replay()
+        torch.cuda.current_stream().synchronize()
+        self._listener(StepDone(None if eager else shape.name, eager, time.perf_counter() - started_s))
+        return eager
+
     def play(self, slot: int, position: int, params: SamplingParams) -> Flight:
         """Enqueue the slot's next step, which reads the token at `position`. Does not wait."""
         enqueued_s = time.perf_counter()
@@ -207,6 +236,8 @@ class Stepper:
         """What a shape's graph replays, eagerly."""
         if isinstance(shape, StepShape):
             self._player.step(shape)
+        elif isinstance(shape, KnownShape) and self._known is not None:
+            self._known.run(shape)
         elif isinstance(shape, ChunkShape) and self._chunks is not None:
             self._chunks.run(shape)
 
@@ -217,7 +248,7 @@ class Stepper:
         self._player.embed()
         self._active = slot
 
-    def _why_eager(self, shape: StepShape) -> EagerReason:
+    def _why_eager(self, shape: StepShape | KnownShape) -> EagerReason:
         if not self._on_cuda:
             return EagerReason.NO_CUDA
         if self._config.graphs == "off":

@@ -31,11 +31,15 @@ class Ending(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """`name` is part of the numerics; `ops` play the layers; `ending(weights, buffers, eps)` makes what ends a step."""
+    """`name` is part of the numerics; `ops` play the layers; `ending(weights, buffers, eps)` makes what ends a step.
+
+    `widths` are the rows beyond one for which `ops` give each row the bits it has alone.
+    """
 
     name: str
     ops: Ops
     ending: Callable[[DecoderWeights, StepBuffers, float], Ending]
+    widths: tuple[int, ...] = ()
 
 
 class PlainEnding:
@@ -83,4 +87,4 @@ def fused_toolkit(architecture: Architecture, dtype: torch.dtype, device: torch.
     from engine.kernels.fused import FusedOps  # needs Triton, which a CPU may lack
 
     ops = FusedOps(architecture, dtype, device)
-    return Toolkit("fused", ops, partial(FusedEnding, ops))
+    return Toolkit("fused", ops, partial(FusedEnding, ops), widths=(2, 4, 8))

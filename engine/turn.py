@@ -4,7 +4,8 @@ Prefill fills the cache for all but the last prompt token. That one is the first
 choice is the answer's first token. So prefill has no sampler of its own, and the count of steps is the count of tokens.
 
 An answer that was broken off is resumed by repeating it: earlier keys and values are made again as they were made,
-and the emitted ids go through the decode step once more, whose choices must be those very ids.
+and the emitted ids go through the decode step once more, whose choices must be those very ids. Where steps of several
+rows give the same bits, the emitted ids are taken at their word, and only the last goes through a step that chooses.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from engine import faults
 from engine.cache import Context
 from engine.errors import ReplayError
-from engine.events import Listener, PrefillDone
+from engine.events import EagerReason, Listener, PrefillDone
 from engine.history import Made, Resumption, Segment, chunks, covered, cut, placed, reusable
 from engine.mask import Constraint, Masks
 from engine.outputs import Prefilled, Replayed, Token, TurnStep
@@ -106,6 +107,8 @@ class Turns:
                     yield Prefilled(cached, min(len(context.ids), total), total)
                 else:
                     yield from self._repeat(context, ids)
+            if self._stepper.width_for(len(plan.known)) is not None:
+                yield from self._repeat(context, plan.known[len(context.ids) : -1])
             yield from self._decode(context, plan, params)
         finally:
             context.busy = False
@@ -145,14 +148,17 @@ class Turns:
                 return
 
     def _repeat(self, context: Context, ids: Sequence[int]) -> Generator[Replayed, None, None]:
-        """Make keys and values of known ids by the decode step, one row a step.
-
-        Several rows at once would be quicker, and belong here once their bits are shown to be those of one row.
-        """
-        for token_id in ids:
-            token = self._land(self._force(context, token_id), _FORCED)
-            context.append(Made.DECODE, (token_id,))
-            yield Replayed(token.eager)
+        """Make keys and values of known ids by decode steps: of several rows where their bits are those of one."""
+        rest = tuple(ids)
+        while rest:
+            rows = self._stepper.width_for(len(rest))
+            done, rest = rest[: rows or 1], rest[rows or 1 :]
+            eager = (
+                self._land(self._force(context, done[0]), _FORCED).eager if rows is None else self._rows(context, done)
+            )
+            context.append(Made.DECODE, done)
+            for _ in done:
+                yield Replayed(eager)
 
     @torch.inference_mode()
     def _begin(self, context: Context, plan: Score, first: int, params: SamplingParams) -> None:
@@ -176,6 +182,11 @@ class Turns:
         with faults.named():
             self._stepper.begin(context.slot, token_id, position)
             return self._stepper.play(context.slot, position, _FORCED)
+
+    @torch.inference_mode()
+    def _rows(self, context: Context, ids: Sequence[int]) -> EagerReason | None:
+        with faults.named():
+            return self._stepper.repeat(context.slot, len(context.ids), ids)
 
     @torch.inference_mode()
     def _play(self, context: Context, position: int, params: SamplingParams, constraint: Constraint | None) -> Flight:
