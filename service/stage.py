@@ -224,7 +224,8 @@ class Stage:
                 performance.began = True
                 self._tell(performance, Began(now_s - step_s, step.cached, step.history, step.read))
                 self._tell_contexts()
-            performance.prefilled, performance.prefilled_s = step.done - step.cached, now_s
+            performance.prefilled = step.done - step.cached - performance.repeated.total()
+            performance.prefilled_s = now_s
             self._scheduler.played_chunk(turn_id)
         elif isinstance(step, Replayed):
             self._busy.decode_s += step_s

@@ -102,7 +102,7 @@ class Turn:
             await asyncio.sleep(wait_s)
 
     def _goes_on_after(self, ended: Finished) -> bool:
-        return ended.reason in _ENDS_BY_SERVER and self._resumable
+        return ended.reason in _ENDS_BY_SERVER and (self._resumable or not self._ids) and not self._servers.closed
 
     @property
     def _resumable(self) -> bool:
@@ -141,19 +141,20 @@ class Turn:
         await server.connected(self._ends_s)
         left_s = None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
         call = server.stub.Chat(self._asked(), timeout=left_s, metadata=self._metadata)
-        held: Event | None = None
+        begun: Started | None = None
         ended = False
         try:
             # Read on after `finished`, up to the status: leaving earlier would count as a cancel on the server.
             async for message in call:
                 event = from_proto(message)
                 if isinstance(event, Started):
-                    held = self._begun(event, server)
+                    begun = event
+                    self._token = event.resume_token
                 elif event is not None:
                     ended = ended or isinstance(event, Finished)
-                    if held is not None:
-                        yield held
-                        held = None
+                    if begun is not None and not (isinstance(event, Finished) and self._goes_on_after(event)):
+                        yield self._opening(begun, server)
+                        begun = None
                     self._note(event)
                     yield event
         except grpc.aio.AioRpcError as error:
@@ -172,10 +173,9 @@ class Turn:
         request.resume.mode = _MODES[self._mode]
         return request
 
-    def _begun(self, started: Started, server: Server) -> Event:
-        if started.resume_token or not self._ids:
-            self._token = started.resume_token
-        if not self._ids or self._broken is None:
+    def _opening(self, started: Started, server: Server) -> Event:
+        """What the reader is told of a call that has something to say."""
+        if self._broken is None:
             return started
         (broken_s, cause), self._broken = self._broken, None
         self._resumes += 1

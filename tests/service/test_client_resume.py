@@ -194,6 +194,17 @@ async def test_a_break_of_what_was_resumed_is_resumed_with_all_ids() -> None:
     assert list(server.requests[5].resume.token_ids) == [10, 11, 12, 13, 14]
 
 
+DRAINING = chat_pb2.ChatEvent(finished=chat_pb2.Finished(reason=chat_pb2.FINISH_REASON_DRAINING, resume_token=b"t"))
+
+
+async def test_a_server_that_drains_before_it_said_anything_is_not_told_of() -> None:
+    script = ([DRAINING], [delta(0), DRAINING], [DRAINING], [delta(1), STOPPED])
+    async with telling(*((started(), *acts) for acts in script)) as (server, chat):
+        events = await read(chat)
+    assert [type(event) for event in events] == [Started, Delta, Resumed, Delta, Finished]
+    assert [bool(request.HasField("resume")) for request in server.requests] == [False, False, True, True]
+
+
 async def test_attempts_are_bounded_where_no_token_comes_and_in_all() -> None:
     async with telling((started(), delta(0), AWAY), *[(AWAY,)] * 9) as (server, chat):
         with pytest.raises(UnavailableError):
