@@ -36,7 +36,8 @@ def random_weights(a: Architecture, dtype: torch.dtype, device: torch.device, se
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return (torch.randn(rows, columns, generator=generator) / columns**0.5).to(dtype).to(device)
+        noise = torch.randn(rows, columns, generator=generator).div_(columns**0.5)
+        return noise.to(dtype).to(device)
 
     def vector(size: int) -> torch.Tensor:
         return (1.0 + 0.2 * torch.randn(size, generator=generator)).to(dtype).to(device)

@@ -54,8 +54,8 @@ def test_a_chunk_attends_like_plain_torch(
         return torch.randn(shape, generator=generator).to(device)
 
     nothing = Linear(torch.empty(0))
-    norms = (1 + 0.1 * drawn(d), 1 + 0.1 * drawn(d)) if norm else (None, None)
-    layer = LayerWeights(nothing, *norms, nothing, nothing, nothing)
+    q_norm, k_norm = (1 + 0.1 * drawn(d), 1 + 0.1 * drawn(d)) if norm else (None, None)
+    layer = LayerWeights(nothing, q_norm, k_norm, nothing, nothing, nothing)
     angles = drawn(CONTEXT, d // 2)
     weights = DecoderWeights(nothing.weight, (), None, nothing.weight, angles.cos(), angles.sin())
     cache = LayerCache(drawn(SLOTS, kv_heads, CONTEXT, d), drawn(SLOTS, kv_heads, CONTEXT, d))
