@@ -99,10 +99,10 @@ class App:
             engine_listener=self._hear_engine,
             on_fatal=self._lose_engine,
         )
-        self._load_report = LoadReport(self.worker.load, settings.max_active_turns)
+        self._load_report = LoadReport(self.worker.load, settings.active_turns)
         self._traces: Traces | None = None
         self._prompts = PromptRoom(settings.prompt_threads, settings.queue_depth)
-        edge_limits = EdgeLimits(settings.queue_depth, settings.max_active_turns)
+        edge_limits = EdgeLimits(settings.queue_depth, settings.active_turns)
         self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
         self._drain = Drain(DrainTimes(settings.propagation_s, settings.grace_s))
         self._stirred = asyncio.Event()

@@ -34,7 +34,7 @@ def limits(settings: Settings) -> Limits:
     """Of the worker."""
     return Limits(
         queue=settings.queue_depth,
-        active_turns=settings.max_active_turns,
+        active_turns=settings.active_turns,
         slots=settings.engine.slots,
         reader_patience_s=settings.write_stall_s,
         host_kv_bytes=settings.host_kv_bytes,

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def broken_rules(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     """(names, most to blame first; the sentence that follows the name) for each rule that does not hold."""
-    if settings.max_active_turns > settings.engine.slots:
+    if settings.active_turns > settings.engine.slots:
         yield (
             ("max_active_turns", "slots"),
-            f"must not exceed slots, as a turn needs one; got {settings.max_active_turns} and {settings.engine.slots}",
+            f"must not exceed slots, as a turn needs one; got {settings.active_turns} and {settings.engine.slots}",
         )
     if (settings.tls_cert is None) != (settings.tls_key is None):
         yield ("tls_cert", "tls_key"), "must be given together with the other of --tls-cert and --tls-key"

@@ -42,6 +42,7 @@ class SettingsError(Exception):
 
 
 _OPTIONAL_FILE = optional(text, "none")
+_ACTIVE_TURNS = optional(count(1, 64), "auto")
 _HANG = optional(seconds(1, 86_400), "auto")
 
 
@@ -64,7 +65,9 @@ class Settings:
     keys: str | None = _setting(None, _OPTIONAL_FILE, "YAML file of API keys: only who sends one of them may call")
     insecure: bool = _setting(False, flag, "listen beyond the loopback with neither TLS nor keys")
     queue_depth: int = _setting(16, count(1, 10_000), "turns that may wait; one more is refused")
-    max_active_turns: int = _setting(1, count(1, 64), "turns that may share the device, token by token")
+    max_active_turns: int | None = _setting(
+        None, _ACTIVE_TURNS, "turns that may share the device, token by token; auto is 2, or slots where there is one"
+    )
     max_streams: int = _setting(100, count(1, 100), "concurrent streams of one connection")
     host_kv_bytes: int = _setting(1 << 30, count(0, 1 << 50), "host memory for the KV cache of idle sessions, bytes")
     prompt_threads: int = _setting(2, count(1, 64), "threads that render and tokenise prompts")
@@ -84,6 +87,11 @@ class Settings:
     )
     log_level: str = _setting("info", choice("debug", "info", "warning", "error"), "least level that is logged")
     log_format: str = _setting("auto", choice("auto", "human", "json"), "auto: human on a terminal, else JSON lines")
+
+    @property
+    def active_turns(self) -> int:
+        """How many turns share the device: `max_active_turns`, or what `auto` comes to."""
+        return min(2, self.engine.slots) if self.max_active_turns is None else self.max_active_turns
 
 
 _OPTIONAL_COUNT = optional(count(1, 2**31 - 1), "auto")

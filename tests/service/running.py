@@ -22,6 +22,7 @@ def quick(**changes: Any) -> Settings:
             "metrics_listen": None,
             "propagation_s": 0.0,
             "grace_s": 10.0,
+            "max_active_turns": 1,
             **changes,
         }
     )
