@@ -15,7 +15,10 @@ from typing import Any
 from engine.errors import InvalidRequestError
 
 MAX_DEPTH = 64  # schemas inside schemas
-MAX_MULTIPLE = 10_000  # its automaton has a state for every remainder, and making it takes the square of that
+MAX_MULTIPLE = 1000  # its automaton has a state for every remainder, and making it takes the square of that
+# In one object: the library's work grows with the square of them.
+MAX_NAMES = {"properties": 1000, "patternProperties": 16, "$defs": 1000, "definitions": 1000}
+MAX_ALL_OF = 16  # its schemas are intersected one with the other
 FIELD = "response_format.json_schema"
 
 _ONE = frozenset(("items", "additionalProperties"))
@@ -81,10 +84,14 @@ def _inner(place: str, schema: Any) -> Iterable[tuple[str, Any]]:
         elif keyword in _LIST:
             if not isinstance(value, list) or not value:
                 raise _refusal(where, "must be a list of schemas, not empty")
+            if keyword == "allOf" and len(value) > MAX_ALL_OF:
+                raise _refusal(where, f"holds at most {MAX_ALL_OF} schemas; got {len(value)}")
             found += ((f"{where}/{index}", below) for index, below in enumerate(value))
         elif keyword in _MAP:
             if not isinstance(value, dict):
                 raise _refusal(where, "must be an object of schemas")
+            if len(value) > MAX_NAMES[keyword]:
+                raise _refusal(where, f"holds at most {MAX_NAMES[keyword]} names; got {len(value)}")
             found += ((f"{where}/{name}", below) for name, below in value.items())
         elif keyword in _PLAIN:
             _check_plain(where, keyword, value)

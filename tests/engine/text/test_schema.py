@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InvalidRequestError
-from engine.text.schema import MAX_DEPTH, MAX_MULTIPLE, served_schema
+from engine.text.schema import MAX_DEPTH, MAX_MULTIPLE, MAX_NAMES, served_schema
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -61,6 +61,9 @@ def test_remarks_are_let_through() -> None:
         ({"minProperties": 3, "required": ["a", "b", "a"]}, "#/minProperties"),
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, "#/$schema"),
         ({"exclusiveMinimum": 0, "maximum": 0.5}, "#/exclusiveMinimum"),
+        ({"allOf": [{}] * 17}, "#/allOf"),
+        ({"properties": {f"p{i}": {} for i in range(MAX_NAMES["properties"] + 1)}}, "#/properties"),
+        ({"patternProperties": {f"^p{i}_": {} for i in range(17)}}, "#/patternProperties"),
         ({"allOf": [{"exclusiveMaximum": -1}, {"minimum": -1.5}]}, "#/allOf/0/exclusiveMaximum"),
     ],
 )
