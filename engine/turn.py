@@ -5,7 +5,7 @@ choice is the answer's first token. So prefill has no sampler of its own, and th
 
 An answer that was broken off is resumed by repeating it: earlier keys and values are made again as they were made,
 and the emitted ids go through the decode step once more, whose choices must be those very ids. Where steps of several
-rows give the same bits, the emitted ids are taken at their word, and only the last goes through a step that chooses.
+rows give the same bits, the emitted ids are taken at their word, but for the last: a step has to choose that one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Turns:
                 else:
                     yield from self._repeat(context, ids)
             if self._stepper.width_for(len(plan.known)) is not None:
-                yield from self._repeat(context, plan.known[len(context.ids) : -1])
+                yield from self._repeat(context, plan.known[len(context.ids) : -2])
             yield from self._decode(context, plan, params)
         finally:
             context.busy = False

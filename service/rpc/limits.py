@@ -18,6 +18,7 @@ from engine.params import (
     MAX_STOP_TOKEN_IDS,
     MAX_TOP_LOGPROBS,
 )
+from service.resume import MAX_TOKEN_BYTES
 from soloist.v1 import chat_pb2
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
@@ -26,6 +27,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 64
 MAX_SESSION_ID_CHARS = 128
 MAX_PRIORITY = 100
+MAX_RESUMED_IDS = 256 * 1024
 MAX_METADATA_BYTES = 16 * 1024
 
 # What the transport itself lets through: a little more than MAX_REQUEST_BYTES, so that the refusal of a request just
@@ -58,6 +60,8 @@ CAPS: tuple[Cap, ...] = (
     Cap("response_format.regex", MAX_REGEX_BYTES, "bytes of UTF-8"),
     Cap("response_format.choice.choices", MAX_CHOICES, "texts"),
     Cap("response_format.choice.choices[]", MAX_CHOICE_BYTES, "bytes of UTF-8"),
+    Cap("resume.resume_token", MAX_TOKEN_BYTES, "bytes"),
+    Cap("resume.token_ids", MAX_RESUMED_IDS, "ids, or an answer's longest"),
     Cap("priority", MAX_PRIORITY, "either side of 0"),
 )
 

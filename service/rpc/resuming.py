@@ -10,6 +10,7 @@ from engine.errors import InvalidRequestError
 from engine.history import Resumption
 from service.events import ResumeMode, TurnRequest
 from service.resume import ResumeToken, check_same_turn, open_token
+from service.rpc.limits import MAX_RESUMED_IDS
 from soloist.v1 import chat_pb2
 
 _MODES: Final = {
@@ -37,8 +38,13 @@ class AskedResume:
         if value != self.token.scalars.get(name):
             raise InvalidRequestError(name, "differs from the answer that is resumed; leave it out or send the same")
 
-    def of_turn(self, turn: TurnRequest, fingerprint: str) -> TurnRequest:
-        """`turn` as the rest of that answer. Raises what `check_same_turn` does."""
+    def of_turn(self, turn: TurnRequest, fingerprint: str, context: int) -> TurnRequest:
+        """`turn` as the rest of that answer, on a model with such a context. Raises what `check_same_turn` does."""
+        longest = context - len(turn.prompt_ids) + 1
+        if len(self.emitted) > longest:
+            raise InvalidRequestError(
+                "resume.token_ids", f"are {len(self.emitted)}, and an answer to this has at most {longest} tokens"
+            )
         exact = self.mode is ResumeMode.EXACT
         resumed = replace(turn, resumption=Resumption(self.emitted, exact, self.token.history, self.token.read))
         check_same_turn(self.token, resumed, fingerprint)
@@ -49,6 +55,10 @@ def asked_resume(resume: chat_pb2.Resume, vocabulary: int) -> AskedResume:
     """Check and convert. InvalidRequestError names the field."""
     if resume.mode not in _MODES:
         raise InvalidRequestError("resume.mode", f"must be RESUME_MODE_EXACT or RESUME_MODE_FAST; got {resume.mode}")
+    if len(resume.token_ids) > MAX_RESUMED_IDS:
+        raise InvalidRequestError(
+            "resume.token_ids", f"holds at most {MAX_RESUMED_IDS} ids; got {len(resume.token_ids)}"
+        )
     for index, token_id in enumerate(resume.token_ids):
         if token_id >= vocabulary:
             raise InvalidRequestError(

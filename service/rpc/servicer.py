@@ -184,7 +184,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
             caller=caller.scope or "",
             trace=current_call().trace,
         )
-        return turn if asked.resume is None else asked.resume.of_turn(turn, model.fingerprint)
+        return turn if asked.resume is None else asked.resume.of_turn(turn, model.fingerprint, model.context)
 
     def _deadline_s(self, context: Context) -> float | None:
         left_s = cast("float | None", context.time_remaining())  # None without a deadline, whatever its stub says

@@ -12,7 +12,18 @@ from engine import params
 from engine.errors import InvalidRequestError
 from engine.params import SamplingParams
 from engine.text import AnswerForm
-from service.events import ChatMessage, Delta, Finished, FinishReason, GraphUse, Logprobs, Started, TokenLogprob
+from service.events import (
+    ChatMessage,
+    Delta,
+    Finished,
+    FinishReason,
+    GraphUse,
+    Logprobs,
+    Started,
+    TokenLogprob,
+    TurnRequest,
+)
+from service.resume import make_token
 from service.rpc import limits
 from service.rpc.convert import Asked, asked_turn, chat_event, counted_messages
 from soloist.v1 import chat_pb2
@@ -303,3 +314,16 @@ def test_every_finish_reason_has_its_value(reason: FinishReason) -> None:
     end = Finished(reason, 1, 1, 0, GraphUse(), 0.0, 0.0, None, 0.0)
 
     assert chat_pb2.FinishReason.Name(chat_event(end, "m").finished.reason) == f"FINISH_REASON_{reason.name}"
+
+
+def test_promise_16_the_ids_of_a_resumed_answer_are_bounded() -> None:
+    token = make_token(TurnRequest("r", (1,), SamplingParams()), "here", (), 0)
+    for count, field in ((limits.MAX_RESUMED_IDS, None), (limits.MAX_RESUMED_IDS + 1, "resume.token_ids")):
+        resume = chat_pb2.Resume(resume_token=token, token_ids=[1] * count)
+        if field is None:
+            turn = asked(resume=resume)
+            assert turn.resume is not None
+            with pytest.raises(InvalidRequestError, match="at most 10 tokens"):
+                turn.resume.of_turn(TurnRequest("r", (1,), SamplingParams()), "here", 10)
+        else:
+            assert refused(resume=resume).field == field
