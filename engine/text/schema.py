@@ -77,26 +77,32 @@ def _inner(place: str, schema: Any) -> Iterable[tuple[str, Any]]:
             continue  # a vendor's remark
         if keyword not in KEYWORDS or (keyword in _ROOT_ONLY and place != "#"):
             raise _refusal(where, f"this keyword is not served{_INSTEAD.get(keyword, '')}")
-        if keyword in _ONE:
-            if isinstance(value, list):
-                raise _refusal(where, "must be one schema; for one a place write prefixItems")
-            found.append((where, value))
-        elif keyword in _LIST:
-            if not isinstance(value, list) or not value:
-                raise _refusal(where, "must be a list of schemas, not empty")
-            if keyword == "allOf" and len(value) > MAX_ALL_OF:
-                raise _refusal(where, f"holds at most {MAX_ALL_OF} schemas; got {len(value)}")
-            found += ((f"{where}/{index}", below) for index, below in enumerate(value))
-        elif keyword in _MAP:
-            if not isinstance(value, dict):
-                raise _refusal(where, "must be an object of schemas")
-            if len(value) > MAX_NAMES[keyword]:
-                raise _refusal(where, f"holds at most {MAX_NAMES[keyword]} names; got {len(value)}")
-            found += ((f"{where}/{name}", below) for name, below in value.items())
-        elif keyword in _PLAIN:
+        if keyword in _PLAIN:
             _check_plain(where, keyword, value)
+        found += _below(where, keyword, value)
     _check_least_properties(place, schema)
     return found
+
+
+def _below(where: str, keyword: str, value: Any) -> list[tuple[str, Any]]:
+    """The schemas under one keyword, each with its place."""
+    if keyword in _ONE:
+        if isinstance(value, list):
+            raise _refusal(where, "must be one schema; for one a place write prefixItems")
+        return [(where, value)]
+    elif keyword in _LIST:
+        if not isinstance(value, list) or not value:
+            raise _refusal(where, "must be a list of schemas, not empty")
+        if keyword == "allOf" and len(value) > MAX_ALL_OF:
+            raise _refusal(where, f"holds at most {MAX_ALL_OF} schemas; got {len(value)}")
+        return [(f"{where}/{index}", below) for index, below in enumerate(value)]
+    elif keyword in _MAP:
+        if not isinstance(value, dict):
+            raise _refusal(where, "must be an object of schemas")
+        if len(value) > MAX_NAMES[keyword]:
+            raise _refusal(where, f"holds at most {MAX_NAMES[keyword]} names; got {len(value)}")
+        return [(f"{where}/{name}", below) for name, below in value.items()]
+    return []
 
 
 def _check_plain(where: str, keyword: str, value: Any) -> None:
