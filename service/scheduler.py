@@ -18,7 +18,8 @@ class Limits:
     queue: turns that may wait.
     active_turns: turns that share the engine at token boundaries.
     slots: turns that may hold a context, playing or paused.
-    slice_tokens: tokens that a turn makes before the next one plays; a prefill chunk is a whole slice.
+    slice_tokens: tokens that a turn makes before the next one plays; a prefill chunk is a whole slice. More than one
+        would save nothing: a change of turns is one small copy, and gaps would grow with the slice.
     reader_window: events that a reader may be behind before its turn is paused.
     reader_patience_s: how long a turn may stay paused before it ends.
     host_kv_bytes: host memory for keys and values of idle sessions.
@@ -27,7 +28,7 @@ class Limits:
     queue: int = 16
     active_turns: int = 1
     slots: int = 4
-    slice_tokens: int = 8
+    slice_tokens: int = 1
     reader_window: int = 256
     reader_patience_s: float = 30.0
     host_kv_bytes: int = 0
