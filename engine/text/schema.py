@@ -19,6 +19,7 @@ MAX_MULTIPLE = 1000  # its automaton has a state for every remainder, and making
 # In one object: the library's work grows with the square of them.
 MAX_NAMES = {"properties": 1000, "patternProperties": 16, "$defs": 1000, "definitions": 1000}
 MAX_ALL_OF = 16  # its schemas are intersected one with the other
+MAX_PATTERNS = 128  # in all: they run side by side wherever more than one may match
 FIELD = "response_format.json_schema"
 
 _ONE = frozenset(("items", "additionalProperties"))
@@ -52,7 +53,7 @@ def served_schema(text: str) -> dict[str, Any]:
     dialect = schema.get("$schema", _DIALECTS[0])
     if not isinstance(dialect, str) or not dialect.rstrip("#").endswith(_DIALECTS):
         raise _refusal("#/$schema", f"{dialect!r} is not served; known: {', '.join(_DIALECTS)}")
-    bounds = _Bounds()
+    bounds, patterns = _Bounds(), 0
     pending: list[tuple[str, Any, int]] = [("#", schema, 0)]
     while pending:
         place, inner, depth = pending.pop()
@@ -60,6 +61,9 @@ def served_schema(text: str) -> dict[str, Any]:
             raise _refusal(place, f"lies deeper than {MAX_DEPTH} schemas; move inner ones to $defs")
         if not isinstance(inner, bool):
             bounds.take(place, inner)
+            patterns += isinstance(inner, dict) and "pattern" in inner
+            if patterns > MAX_PATTERNS:
+                raise _refusal(f"{place}/pattern", f"is one of more than {MAX_PATTERNS} patterns")
             pending += ((where, below, depth + 1) for where, below in _inner(place, inner))
     bounds.check()
     # What is served means the same in every dialect served, or is stricter in the newest; references are local.

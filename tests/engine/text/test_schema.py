@@ -62,6 +62,7 @@ def test_remarks_are_let_through() -> None:
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, "#/$schema"),
         ({"exclusiveMinimum": 0, "maximum": 0.5}, "#/exclusiveMinimum"),
         ({"allOf": [{}] * 17}, "#/allOf"),
+        ({"anyOf": [{"pattern": "a"}] * 129}, "#/anyOf/0/pattern"),
         ({"properties": {f"p{i}": {} for i in range(MAX_NAMES["properties"] + 1)}}, "#/properties"),
         ({"patternProperties": {f"^p{i}_": {} for i in range(17)}}, "#/patternProperties"),
         ({"allOf": [{"exclusiveMaximum": -1}, {"minimum": -1.5}]}, "#/allOf/0/exclusiveMaximum"),
