@@ -39,7 +39,11 @@ _PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": 
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """The pool as it stands. `eager_reason` says why decode steps are not replays where `enabled` is False."""
+    """The pool as it stands. `eager_reason` says why decode steps are not replays where `enabled` is False.
+
+    Both speak of the steps that graphs are configured for; where those are none, of every step. `context` is the
+    longest that a replay reads, in tokens.
+    """
 
     enabled: bool
     captured: int
@@ -229,7 +233,7 @@ class Engine:
     def _require_graphs(self) -> None:
         state = self.graphs
         wanted = self._stepper.wanted
-        if state.eager_reason is not None or state.captured < wanted:
+        if not self._stepper.complete:
             raise GraphError(
                 f"graphs are required, and {state.captured} of {wanted} were captured"
                 + (f" ({state.eager_reason})" if state.eager_reason else "")

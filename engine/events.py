@@ -47,13 +47,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class GraphCaptured:
-    """A capture ended. `graph` names the shape, e.g. `b2048_r1_greedy`."""
+    """A capture ended. `graph` names the shape, e.g. `b2048_r1_greedy`; `prefill`: its replays are chunks, not steps."""
 
     graph: str
     cause: CaptureCause
     outcome: CaptureOutcome
     seconds: float
     pool_bytes: int
+    prefill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,15 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class PrefillDone:
-    """One prefill chunk of `tokens` was run."""
+    """One prefill chunk of `tokens` was run: `graph` names the replayed graph, or `eager` says why there was none.
+
+    Both are None of a player whose chunks are never captured, such as a generic model's.
+    """
 
     tokens: int
     seconds: float
+    graph: str | None = None
+    eager: EagerReason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 from engine.errors import FatalDeviceError
 from engine.events import CaptureCause, CaptureOutcome, EagerReason, GraphCaptured, Listener, Progress
 from engine.faults import is_fatal
-from engine.shapes import Shape
+from engine.shapes import ChunkShape, Shape
 
 
 class GraphPool:
@@ -56,7 +56,8 @@ class GraphPool:
             started_s = time.perf_counter()
             outcome = self._capture(shape)
             seconds = time.perf_counter() - started_s
-            self._listener(GraphCaptured(shape.name, cause, outcome, seconds, self.bytes))
+            prefill = isinstance(shape, ChunkShape)
+            self._listener(GraphCaptured(shape.name, cause, outcome, seconds, self.bytes, prefill))
         self._listener(Progress("capture", len(ordered), len(ordered), "graphs"))
 
     def clear(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.config import EngineConfig
-from engine.events import CaptureCause, EagerReason, Listener, StepDone, VerifyMismatch
+from engine.events import CaptureCause, EagerReason, Listener, PrefillDone, StepDone, VerifyMismatch
 from engine.graph import GraphPool
 from engine.known import KnownRows
 from engine.model import Decoder
@@ -53,7 +53,9 @@ class Stepper:
         device = player.buffers.logits.device
         self._on_cuda = device.type == "cuda"
         self._buckets = buckets(context)
-        self.graph_context = min(context, config.graph_context or context)
+        asked = config.graph_context or context
+        covered = [bucket for bucket in self._buckets if bucket <= asked]
+        self.graph_context = max(covered, default=0)  # longest context that a replay reads
         self.graphs = GraphPool(self._run, listener)
         self._chunks: ChunkPrefill | None = None
         if self._on_cuda and isinstance(player, Decoder):
@@ -61,7 +63,6 @@ class Stepper:
 
             self._chunks = ChunkPrefill(player, config.prefill_chunk)
         self._known = KnownRows(player, player.widths) if isinstance(player, Decoder) and player.widths else None
-        covered = [bucket for bucket in self._buckets if bucket <= self.graph_context]
         self._shapes: list[Shape] = [
             *(StepShape(bucket, 1, Stages(stages)) for bucket in covered for stages in config.graph_stages),
             *(KnownShape(bucket, rows) for bucket in covered for rows in (self._known.widths if self._known else ())),
@@ -87,9 +88,15 @@ class Stepper:
 
     @property
     def why_eager(self) -> EagerReason | None:
-        """Why steps of an ordinary turn are not replays; None where they are."""
-        shape = StepShape(self._buckets[0], 1, Stages.GREEDY)
+        """Why decode steps are not replays; None where they are. Told of the shortest that a graph was asked for."""
+        short = [shape for shape in self._shapes if isinstance(shape, StepShape) and shape.bucket == self._buckets[0]]
+        shape = short[0] if short else StepShape(self._buckets[0], 1, Stages.GREEDY)
         return None if self.graphs.get(shape) is not None and not self._self_check_failed else self._why_eager(shape)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every graph that is configured was captured and may be replayed."""
+        return len(self.graphs) == self.wanted and not self._self_check_failed
 
     @property
     def wanted(self) -> int:
@@ -119,23 +126,25 @@ class Stepper:
             self.graphs.clear()
         self._active = None
 
-    def prefill(self, slot: int, start: int, ids: Sequence[int]) -> float:
-        """Fill positions start .. start + len(ids) - 1 of the slot's cache, and wait for it. Returns seconds."""
+    def prefill(self, slot: int, start: int, ids: Sequence[int]) -> PrefillDone:
+        """Fill positions start .. start + len(ids) - 1 of the slot's cache, and wait for it."""
         started_s = time.perf_counter()
         if self._chunks is None:
             self._player.prefill(slot, start, torch.tensor(ids, dtype=torch.int64, device=self._device))
             if self._on_cuda:
                 torch.cuda.current_stream().synchronize()
-            return time.perf_counter() - started_s
+            why = None if self._on_cuda else EagerReason.NO_CUDA
+            return PrefillDone(len(ids), time.perf_counter() - started_s, None, why)
         shape = self._chunks.shape_for(len(ids))
         self._chunks.place(slot, start, ids)
         graph = self.graphs.get(shape)
+        eager = None if graph is not None else self._why_eager(shape)
         if graph is None:
             self._run(shape)
         else:
             graph.replay()
         torch.cuda.current_stream().synchronize()
-        return time.perf_counter() - started_s
+        return PrefillDone(len(ids), time.perf_counter() - started_s, shape.name if graph is not None else None, eager)
 
     def begin(self, slot: int, token_id: int, position: int) -> None:
         """Set the slot so that its next step reads `token_id` at `position`."""
@@ -248,15 +257,16 @@ class Stepper:
         self._player.embed()
         self._active = slot
 
-    def _why_eager(self, shape: StepShape | KnownShape) -> EagerReason:
+    def _why_eager(self, shape: StepShape | KnownShape | ChunkShape) -> EagerReason:
         if not self._on_cuda:
             return EagerReason.NO_CUDA
         if self._config.graphs == "off":
             return EagerReason.DISABLED
-        if self._self_check_failed:
-            return EagerReason.SELF_CHECK_FAILED
-        if shape.bucket > self.graph_context:
-            return EagerReason.CONTEXT_BEYOND_GRAPHS
+        if not isinstance(shape, ChunkShape):
+            if self._self_check_failed:
+                return EagerReason.SELF_CHECK_FAILED
+            if shape.bucket > self.graph_context:
+                return EagerReason.CONTEXT_BEYOND_GRAPHS
         failed = self.graphs.why_not(shape)
         return EagerReason.UNSUPPORTED_REQUEST if failed is None else failed
 

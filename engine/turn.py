@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from engine import faults
 from engine.cache import Context
 from engine.errors import ReplayError
-from engine.events import EagerReason, Listener, PrefillDone
+from engine.events import EagerReason, Listener
 from engine.history import Made, Resumption, Segment, chunks, covered, cut, placed, reusable
 from engine.mask import Constraint, Masks
 from engine.outputs import Prefilled, Replayed, Token, TurnStep
@@ -172,9 +172,9 @@ class Turns:
     def _prefill(self, context: Context, ids: Sequence[int], rows: int) -> None:
         filler = (_FILLER_ID,) * (rows - len(ids))
         with faults.named():
-            seconds = self._stepper.prefill(context.slot, len(context.ids), [*ids, *filler])
+            done = self._stepper.prefill(context.slot, len(context.ids), [*ids, *filler])
         context.append(Made.PREFILL, ids, rows)
-        self._listener(PrefillDone(len(ids), seconds))
+        self._listener(replace(done, tokens=len(ids)))
 
     @torch.inference_mode()
     def _force(self, context: Context, token_id: int) -> Flight:

@@ -17,10 +17,9 @@ from engine.cache import Context
 from engine.config import Device, Kernels, Precision
 from engine.engine import Engine
 from engine.errors import InvalidRequestError
-from engine.events import CaptureOutcome, EngineEvent, GraphCaptured, PrefillDone
+from engine.events import EngineEvent, PrefillDone
 from engine.outputs import Token
 from engine.params import SamplingParams
-from engine.shapes import chunk_shapes
 
 _STEPS = 32  # decode steps after the first token: the unit that the first token is told in
 _SEED = 20
@@ -92,19 +91,14 @@ class TtftResult:
 
 
 class _Watch:
-    """Listens to the engine: which graphs there are, and which chunks were prefilled."""
+    """Listens to the engine: which chunks were prefilled, and how."""
 
-    def __init__(self, prefill_chunk: int) -> None:
-        self._shapes = chunk_shapes(prefill_chunk)
-        self._captured: set[str] = set()
+    def __init__(self) -> None:
         self.chunks: list[Chunk] = []
 
     def __call__(self, event: EngineEvent) -> None:
-        if isinstance(event, GraphCaptured) and event.outcome is CaptureOutcome.CAPTURED:
-            self._captured.add(event.graph)
-        elif isinstance(event, PrefillDone):
-            name = next(shape.name for shape in self._shapes if shape.rows >= event.tokens)
-            self.chunks.append(Chunk(event.tokens, event.seconds, name if name in self._captured else None))
+        if isinstance(event, PrefillDone):
+            self.chunks.append(Chunk(event.tokens, event.seconds, event.graph))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +128,7 @@ def measure_ttft(case: TtftCase) -> list[TtftResult]:
         threads=case.threads,
         prefill_chunk=case.prefill_chunk,
     )
-    watch = _Watch(case.prefill_chunk)
+    watch = _Watch()
     with opened(setup, watch) as engine:
         kinds = [(case.warm_tokens, case.new_turn_tokens), (0, case.prompt_tokens)]
         wanted = kinds if case.warm_tokens else kinds[1:]

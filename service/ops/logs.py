@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from engine.events import CaptureOutcome, EngineEvent, GraphCaptured, Progress, VerifyMismatch
+from engine.events import CaptureOutcome, EagerReason, EngineEvent, GraphCaptured, PrefillDone, Progress, VerifyMismatch
 from service.errors import loggable
 from service.events import EngineStateChanged, ServiceEvent, SessionEvicted, TurnEnded, TurnRefused
 
@@ -24,6 +24,7 @@ audit = logging.getLogger("soloist.audit")  # a line for each turn, so that it c
 
 _BAR_WIDTH = 24
 _LONGEST_CHAIN = 8  # errors that led to one another
+_EXPECTED_EAGER = (EagerReason.NO_CUDA, EagerReason.DISABLED)  # as configured, and said when the server is ready
 _LOGGED_SHARE = 0.25  # progress in a log file: a line each quarter
 
 
@@ -107,6 +108,7 @@ class LogEvents:
         self._progress = progress or ProgressLines()
         # Lines of one session can be told to be of one, and not whose: clients may call sessions after people.
         self._hash_key = secrets.token_bytes(16)
+        self._eager_prefills_told: set[EagerReason] = set(_EXPECTED_EAGER)
 
     def engine_event(self, event: EngineEvent) -> None:
         """Listener for the engine's events; any thread."""
@@ -119,6 +121,9 @@ class LogEvents:
             case GraphCaptured():
                 fields = {"graph": event.graph, "cause": event.cause.value, "outcome": event.outcome.value}
                 logger.warning("graph not captured: its steps will run eagerly", extra={"fields": fields})
+            case PrefillDone(eager=EagerReason() as reason) if reason not in self._eager_prefills_told:
+                self._eager_prefills_told.add(reason)
+                logger.warning("prompts are read eagerly, not by replays", extra={"fields": {"reason": reason.value}})
             case VerifyMismatch():
                 fields = {
                     "graph": event.graph,

@@ -108,10 +108,16 @@ class Metrics:
         self._graphs = self._gauge("soloist_graphs", "Graphs that can be replayed.")
         self._step_s = self._histogram("soloist_step_seconds", "Time of one step.", TOKEN_BUCKETS, ("mode",))
         self._checks = self._counter("soloist_self_checks", "Graphs compared with their eager twin.", ("outcome",))
+        # Replays of chunks are in `soloist_step_seconds{mode="prefill"}` and no others: so all of
+        # `soloist_graph_replays_total` and `soloist_eager_steps_total` together is every decode step, once.
+        self._eager_prefills = self._counter(
+            "soloist_eager_prefills", "Prefill chunks that were no replay, by why.", ("reason",)
+        )
         for outcome in ("sound", "mismatch"):
             self._checks.labels(outcome)
         for reason in EagerReason:
             self._eager.labels(reason.value)
+            self._eager_prefills.labels(reason.value)
         for cause in CaptureCause:
             self._capture_s.labels(cause.value)
             for outcome in CaptureOutcome:
@@ -221,6 +227,8 @@ class Metrics:
                 self._checks.labels("sound" if event.sound else "mismatch").inc()
             case PrefillDone():
                 self._step_s.labels("prefill").observe(event.seconds)
+                if event.eager is not None:
+                    self._eager_prefills.labels(event.eager.value).inc()
             case GraphCaptured():
                 self._captures.labels(event.outcome.value, event.cause.value).inc()
                 self._capture_s.labels(event.cause.value).observe(event.seconds)
@@ -228,7 +236,8 @@ class Metrics:
                 # A graph that is captured again, as after a change of weights, stands in for the one before.
                 self._captured.discard(event.graph)
                 if event.outcome is CaptureOutcome.CAPTURED:
-                    self._replays.labels(self._graph_label(event.graph))
+                    if not event.prefill:
+                        self._replays.labels(self._graph_label(event.graph))
                     self._captured.add(event.graph)
                 self._graphs.set(len(self._captured))
             case _:

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.events import CaptureCause, CaptureOutcome, GraphCaptured, Progress, VerifyMismatch
+from engine.events import (
+    CaptureCause,
+    CaptureOutcome,
+    EagerReason,
+    GraphCaptured,
+    PrefillDone,
+    Progress,
+    VerifyMismatch,
+)
 from service.events import EngineStateChanged, Refusal, TurnEnd, TurnEnded, TurnRefused
 from service.ops.logs import LogEvents, ProgressLines, set_up_logs
 
@@ -109,3 +117,16 @@ def test_what_operators_want_to_know_is_said() -> None:
     assert lines[4]["end"] == "cancelled"
     assert lines[4]["eager_steps"] == {"no_cuda": 3}
     assert lines[4]["cancel_to_idle_s"] == 0.01
+
+
+def test_prompts_that_are_read_eagerly_are_told_of_once_for_each_reason() -> None:
+    stream = io.StringIO()
+    set_up_logs("info", "json", stream)
+    events = LogEvents()
+    for _ in range(3):
+        events.engine_event(PrefillDone(512, 0.1, "prefill_r512"))
+        for reason in (EagerReason.OUT_OF_MEMORY, EagerReason.CAPTURE_FAILED, EagerReason.NO_CUDA):
+            events.engine_event(PrefillDone(512, 0.1, None, reason))
+
+    told = [(line["level"], line["reason"]) for line in lines_of(stream)]
+    assert told == [("warning", "out_of_memory"), ("warning", "capture_failed")]

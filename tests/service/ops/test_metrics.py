@@ -89,6 +89,7 @@ def test_every_series_of_a_closed_set_is_there_at_0() -> None:
 
     for reason in EagerReason:
         assert value(metrics, "soloist_eager_steps_total", reason=reason.value) == 0
+        assert value(metrics, "soloist_eager_prefills_total", reason=reason.value) == 0
     for end in TurnEnd:
         assert value(metrics, "soloist_requests_total", reason=end.value) == 0
     for refusal in Refusal:
@@ -152,6 +153,27 @@ def test_steps_are_counted_by_how_they_were_run() -> None:
     assert value(metrics, "soloist_eager_steps_total", reason="no_cuda") == 1
     assert value(metrics, "soloist_step_seconds_count", mode="replay") == 2
     assert value(metrics, "soloist_step_seconds_count", mode="prefill") == 1
+
+
+def test_eager_chunks_are_counted_by_why_and_are_no_decode_steps() -> None:
+    metrics = Metrics()
+    metrics.engine_event(PrefillDone(512, 0.1, "prefill_r512"))
+    metrics.engine_event(PrefillDone(512, 0.1, None, EagerReason.OUT_OF_MEMORY))
+
+    assert value(metrics, "soloist_eager_prefills_total", reason="out_of_memory") == 1
+    assert value(metrics, "soloist_eager_steps_total", reason="out_of_memory") == 0
+    assert value(metrics, "soloist_step_seconds_count", mode="prefill") == 2
+
+
+def test_a_graph_of_chunks_has_no_series_of_decode_steps() -> None:
+    metrics = Metrics()
+    captured = (CaptureCause.START, CaptureOutcome.CAPTURED, 0.1, 10)
+    metrics.engine_event(GraphCaptured("prefill_r512", *captured, prefill=True))
+    metrics.engine_event(GraphCaptured("b256_r1_greedy", *captured))
+
+    assert value(metrics, "soloist_graph_replays_total", graph="prefill_r512") is None
+    assert value(metrics, "soloist_graph_replays_total", graph="b256_r1_greedy") == 0
+    assert value(metrics, "soloist_graphs") == 2
 
 
 def test_a_runaway_set_of_shapes_becomes_other() -> None:
