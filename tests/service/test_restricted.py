@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 # In namespaces of its own: what is mounted here and the interface that is brought up here are nobody else's.
 RESTRICTED = r"""
 set -eu
-python=$1; base=$2; shift 2
+python=$1; base=$2; home=~root; shift 2
 mount --make-rprivate /
 mount -t tmpfs -o mode=1777 tmpfs /tmp
-case $base in /root/*)  # an interpreter that only root reaches: show it, and nothing else of /root
+case $base in "$home"/*)  # an interpreter that only root reaches: show it, and nothing else of that home
     mkdir /tmp/base && mount --bind "$base" /tmp/base
-    mount -t tmpfs -o mode=755 tmpfs /root
+    mount -t tmpfs -o mode=755 tmpfs "$home"
     mkdir -p "$base" && mount --bind /tmp/base "$base" && umount /tmp/base && rmdir /tmp/base
 esac
 awk '$2 !~ "^/(proc|sys|dev|tmp)(/|$)" {print $2}' /proc/self/mounts | sort -ru | while read -r place; do
