@@ -95,6 +95,8 @@ class Delta:
 class Finished:
     """The answer's end. `reason` is stop, length, tool_calls, cancelled, deadline or draining; times are seconds.
 
+    A newer server's other reasons read `unknown`.
+
     `eager_steps` maps a reason to the decode steps that were no graph replay for it.
     """
 
@@ -230,6 +232,12 @@ def _resume_mode(mode: int) -> str:
     return "fast" if mode == chat_pb2.RESUME_MODE_FAST else "exact"
 
 
+def _finish_reason(reason: int) -> str:
+    if reason not in chat_pb2.FinishReason.values():
+        return "unknown"
+    return chat_pb2.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()  # type: ignore[arg-type]
+
+
 def _logprobs(entry: chat_pb2.TokenLogprobs) -> TokenLogprobs:
     return TokenLogprobs(_logprob(entry.chosen), tuple(map(_logprob, entry.top)))
 
@@ -241,7 +249,7 @@ def _logprob(entry: chat_pb2.Logprob) -> Logprob:
 def _finished(end: chat_pb2.Finished) -> Finished:
     cause = end.stop.WhichOneof("cause")
     return Finished(
-        reason=chat_pb2.FinishReason.Name(end.reason).removeprefix("FINISH_REASON_").lower(),
+        reason=_finish_reason(end.reason),
         prompt_tokens=end.usage.prompt_tokens,
         completion_tokens=end.usage.completion_tokens,
         cached_tokens=end.usage.cached_tokens,

@@ -25,7 +25,7 @@ from service.client.answers import (
     to_proto,
     utf8,
 )
-from service.client.errors import BrokenStreamError, bad_request, from_rpc
+from service.client.errors import BrokenStreamError, bad_request, told_as_ours
 from service.client.formats import ResponseFormat, proto_format
 from service.client.retries import Retries
 from service.client.servers import Servers
@@ -98,7 +98,7 @@ class ChatClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; running answers end with an error."""
+        """Close the connections; running answers end with ClosedError."""
         await self._servers.close()
 
     @property
@@ -151,20 +151,16 @@ class ChatClient:
     async def count_tokens(self, messages: Messages, *, deadline_s: float = 10.0) -> int:
         """How many tokens the server would read."""
         request = chat_pb2.CountTokensRequest(messages=to_proto(messages))
-        try:
+        with told_as_ours():
             response = await self._stub.CountTokens(request, timeout=deadline_s, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc(error) from None
         return response.prompt_tokens
 
     async def server_info(self, *, deadline_s: float = 10.0) -> ServerInfo:
         """What is served."""
-        try:
+        with told_as_ours():
             info = await self._stub.GetServerInfo(
                 chat_pb2.GetServerInfoRequest(), timeout=deadline_s, metadata=self._metadata
             )
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc(error) from None
         graphs = info.graphs
         return ServerInfo(
             info.model,
@@ -179,10 +175,8 @@ class ChatClient:
 
     async def load(self, *, deadline_s: float = 10.0) -> ServerLoad:
         """How busy the server is."""
-        try:
+        with told_as_ours():
             load = await self._stub.GetLoad(chat_pb2.GetLoadRequest(), timeout=deadline_s, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc(error) from None
         return ServerLoad(
             load.active_turns,
             load.queued_turns,

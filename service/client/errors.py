@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
@@ -75,6 +78,13 @@ class BrokenStreamError(ChatError):
         super().__init__(message, grpc.StatusCode.UNKNOWN, reason)
 
 
+class ClosedError(ChatError):
+    """The client was closed while its caller waited, or before it asked."""
+
+    def __init__(self) -> None:
+        super().__init__("this client was closed; open another", grpc.StatusCode.CANCELLED, "CLIENT_CLOSED")
+
+
 _TYPES: dict[grpc.StatusCode, type[ChatError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: BadRequestError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
@@ -113,6 +123,26 @@ def from_rpc(failed: grpc.aio.AioRpcError) -> ChatError:
     if isinstance(error, BadRequestError):
         error.field = field
     return error
+
+
+@contextmanager
+def told_as_ours() -> Iterator[None]:
+    """gRPC's errors in their typed form. CancelledError only where somebody cancelled this task.
+
+    gRPC cancels the calls of a channel that is closed, and so raises CancelledError where nobody asked for an end: a
+    reader would leave in silence, or take its whole task group with it.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc(error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ClosedError from None
+    except grpc.aio.UsageError as error:  # what a closed channel says to a new call
+        raise ClosedError from error
 
 
 def _details(failed: grpc.aio.AioRpcError) -> list[any_pb2.Any]:

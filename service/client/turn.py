@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Literal
+from typing import Any, Literal, cast
 
 import grpc
 
@@ -21,7 +21,7 @@ from service.client.errors import (
     OverloadedError,
     ResumeRefusedError,
     UnavailableError,
-    from_rpc,
+    told_as_ours,
 )
 from service.client.retries import Retries
 from service.client.servers import Server, Servers
@@ -138,14 +138,15 @@ class Turn:
 
     async def _one_attempt(self, server: Server) -> AsyncGenerator[Event, None]:
         """The events of one call, as far as they are new to the reader. What begins it is told with its first delta."""
-        await server.connected(self._ends_s)
-        left_s = None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
-        call = server.stub.Chat(self._asked(), timeout=left_s, metadata=self._metadata)
+        with told_as_ours():
+            await server.connected(self._ends_s)
+            left_s = None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
+            call = server.stub.Chat(self._asked(), timeout=left_s, metadata=self._metadata)
         begun: Started | None = None
         ended = False
         try:
             # Read on after `finished`, up to the status: leaving earlier would count as a cancel on the server.
-            async for message in call:
+            while (message := await _next_of(call, ended=ended)) is not None:
                 event = from_proto(message)
                 if isinstance(event, Started):
                     begun = event
@@ -157,9 +158,6 @@ class Turn:
                         begun = None
                     self._note(event)
                     yield event
-        except grpc.aio.AioRpcError as error:
-            if not ended:
-                raise from_rpc(error) from None
         finally:
             call.cancel()
 
@@ -194,3 +192,15 @@ class Turn:
                 self._failures = 0
                 self._away.clear()
                 self._ids.extend(event.token_ids)
+
+
+async def _next_of(call: Any, *, ended: bool) -> chat_pb2.ChatEvent | None:
+    """The call's next message; None at its end. Nothing that comes after `finished` is the reader's matter."""
+    try:
+        with told_as_ours():
+            message = await call.read()
+    except ChatError:
+        if ended:
+            return None
+        raise
+    return None if message is grpc.aio.EOF else cast("chat_pb2.ChatEvent", message)

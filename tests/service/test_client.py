@@ -17,6 +17,7 @@ from service.client import (
     BadRequestError,
     BrokenStreamError,
     ChatClient,
+    ClosedError,
     DeadlineError,
     Delta,
     Finished,
@@ -286,6 +287,56 @@ async def test_it_does_not_wait_beyond_the_deadline() -> None:
     assert caught.value.retry_after_s == 60.0
     assert caught.value.reason == "QUEUE_FULL"
     assert len(server.asked_s) == 1
+
+
+async def test_a_reader_whose_client_is_closed_by_another_task_is_told_so() -> None:
+    engine = FakeEngine(answer=endless)
+    engine.hold()
+    async with running(engine) as app, ChatClient(app.address) as chat:
+        reading = asyncio.create_task(chat.ask("x"))
+        await until(lambda: in_flight(app) == 1)
+        engine.allow(3)
+        await steps(engine, 3)
+        await chat.close()
+        with pytest.raises(ClosedError, match="this client was closed"):
+            await asyncio.wait_for(reading, 5)
+        assert not reading.cancelled()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda chat: chat.ask("x"),
+        lambda chat: chat.count_tokens("x"),
+        lambda chat: chat.server_info(),
+        lambda chat: chat.load(),
+    ],
+)
+async def test_a_closed_client_says_so(asked: Callable[[ChatClient], Any]) -> None:
+    async with running() as app:
+        chat = ChatClient(app.address)
+        await chat.close()
+        with pytest.raises(ClosedError):
+            await asked(chat)
+
+
+async def test_a_reader_that_is_cancelled_is_cancelled_and_not_told_of_errors() -> None:
+    engine = FakeEngine(answer=endless)
+    engine.hold()
+    async with running(engine) as app, ChatClient(app.address) as chat:
+        reading = asyncio.create_task(chat.ask("x"))
+        await until(lambda: in_flight(app) == 1)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+
+async def test_a_reason_that_only_a_newer_server_knows_does_no_harm() -> None:
+    newer = chat_pb2.ChatEvent(finished=chat_pb2.Finished(reason=99))  # type: ignore[arg-type]
+    async with telling((STARTED, WORD, newer)) as (_, chat):
+        answer = await chat.ask("x")
+
+    assert answer.finished.reason == "unknown"
 
 
 async def test_a_stream_without_its_last_event_is_broken() -> None:
