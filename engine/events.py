@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class GraphCaptured:
-    """A capture ended. `graph` names the shape, e.g. `b2048_r1_greedy`; `prefill`: its replays are chunks, not steps."""
+    """A capture ended. `graph` names the shape, e.g. `b2048_r1_greedy`; `prefill`: of chunks, not steps."""
 
     graph: str
     cause: CaptureCause
