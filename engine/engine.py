@@ -78,12 +78,14 @@ class Engine:
     def open(cls, config: EngineConfig, listener: Listener = ignore) -> Engine:
         """Load the model and capture its graphs. Blocks for as long as that takes.
 
-        Raises CheckpointError, UnsupportedModelError, DeviceError, GraphError, OutOfDeviceMemoryError.
+        Raises CheckpointError, for a model without a chat template too and before its weights are read;
+        UnsupportedModelError, DeviceError, GraphError, OutOfDeviceMemoryError; StepError for what went wrong otherwise.
         """
         device = _device(config)
         checkpoint = open_model(config.model, config.sha256)
         text = build_chat_text(checkpoint.tokenizer, checkpoint.chat_template, checkpoint.defaults.eos_ids)
-        with faults.named():
+        text.check_template()  # before gigabytes are read for a model that cannot be talked to
+        with faults.named("loading the model"):
             torch.set_num_threads(config.threads or available_threads())
             model = load_model(checkpoint, config, device, _precision(config, device), listener)
         return cls(config, checkpoint, model, text, listener)
@@ -109,7 +111,7 @@ class Engine:
             # Capture needs a stream of its own, and all work shares it: one order, no events between streams.
             torch.cuda.synchronize(device)
             torch.cuda.set_stream(torch.cuda.Stream(device))
-        with faults.named():
+        with faults.named("setting the model up"):
             self._decoder, slots = make_player(config, model, context, len(self._end_ids))
             self._cache = self._decoder.cache
             self._stepper = Stepper(self._decoder, config, context, slots, listener)
@@ -179,18 +181,18 @@ class Engine:
         Tells SelfChecked, and where they disagree VerifyMismatch: from then on steps are eager. False where there is
         nothing to check. Takes as long as two steps.
         """
-        with faults.named():
+        with faults.named("a self-check"):
             return self._self_check.one()
 
     def save(self, context: Context) -> SavedContext:
         """Copy an idle context's keys and values to host memory. Close it then, and its slot serves others."""
         self._check_idle(context)
-        with faults.named():
+        with faults.named("copying a context to the host"):
             return save(self._cache, context)
 
     def restore(self, saved: SavedContext) -> Context:
         """A context with what was saved, bit for bit, in a free slot. Raises StepError where there is none."""
-        with faults.named():
+        with faults.named("bringing a context back from the host"):
             return restore(self._cache, saved)
 
     def replace_weights(self, weights: DecoderWeights) -> None:
@@ -203,7 +205,7 @@ class Engine:
             raise StepError("weights of a model that transformers plays cannot be replaced; open the other model")
         if self._cache.free_slots < self.info.slots:
             raise StepError("weights cannot be replaced while a context is open; close every context first")
-        with faults.named(), torch.inference_mode():
+        with faults.named("taking other weights"), torch.inference_mode():
             self._stepper.drop_graphs()
             decoder.use(weights)
             self._stepper.capture(CaptureCause.WEIGHTS_CHANGED)

@@ -25,18 +25,18 @@ def is_fatal(error: BaseException) -> bool:
 
 
 @contextmanager
-def named() -> Iterator[None]:
-    """Turn what torch raises into the engine's errors."""
+def named(work: str = "a step") -> Iterator[None]:
+    """Turn what torch raises into the engine's errors, which say what `work` it was."""
     try:
         yield
     except EngineError:
         raise
     except torch.OutOfMemoryError as error:
-        raise OutOfDeviceMemoryError(f"the device has no memory left for this step: {first_line(error)}") from error
+        raise OutOfDeviceMemoryError(f"{work} failed: the device has no memory left: {first_line(error)}") from error
     except Exception as error:
         if is_fatal(error):
-            raise FatalDeviceError(f"the device is lost: {first_line(error)}") from error
-        raise StepError(f"a step failed: {first_line(error)}") from error
+            raise FatalDeviceError(f"{work} failed and the device is lost: {first_line(error)}") from error
+        raise StepError(f"{work} failed: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

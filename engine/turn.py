@@ -171,7 +171,7 @@ class Turns:
     @torch.inference_mode()
     def _prefill(self, context: Context, ids: Sequence[int], rows: int) -> None:
         filler = (_FILLER_ID,) * (rows - len(ids))
-        with faults.named():
+        with faults.named("reading the prompt"):
             done = self._stepper.prefill(context.slot, len(context.ids), [*ids, *filler])
         context.append(Made.PREFILL, ids, rows)
         self._listener(replace(done, tokens=len(ids)))

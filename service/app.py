@@ -73,9 +73,7 @@ def engine_factory(config: EngineConfig) -> EngineFactory:
     def open_engine(listener: Listener) -> EnginePort:
         from engine.engine import Engine
 
-        engine = Engine.open(config, listener)
-        engine.text.check_template()  # else every chat would fail later
-        return cast("EnginePort", engine)
+        return cast("EnginePort", Engine.open(config, listener))
 
     return open_engine
 
