@@ -41,14 +41,14 @@ def start_server(*flags: str, log: Path) -> Iterator[RunningServer]:
     A server that ends or does not become healthy in time is an AssertionError with the end of its log.
     """
     with launch_server(*flags, log=log) as server:
-        _await_serving(server.target, server.process, log)
+        await_serving(server.target, server.process, log)
         yield server
 
 
 @contextlib.contextmanager
 def launch_server(*flags: str, log: Path) -> Iterator[RunningServer]:
     """As `start_server`, without the wait: its port is not open yet, and then it loads."""
-    port, metrics_port = _free_ports(2)
+    port, metrics_port = free_ports(2)
     target = f"127.0.0.1:{port}"
     addresses = ["--listen", target, "--metrics-listen", f"127.0.0.1:{metrics_port}"]
     # Nobody sends new turns while a test stops its server, so it need not wait for load balancers to notice.
@@ -66,13 +66,15 @@ def launch_server(*flags: str, log: Path) -> Iterator[RunningServer]:
             process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """So many ports of the loopback that nobody listens on now."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(listener.getsockname()[1]) for listener in sockets]
 
 
-def _await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until `target` says SERVING. An AssertionError with the end of the log, where `process` ends first or is late."""
     with grpc.insecure_channel(target) as channel:
         try:
             # wait_for_ready: the port may not be open yet; the channel knocks until it is.
