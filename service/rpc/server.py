@@ -98,12 +98,13 @@ def build_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if transport.reflection:
         _add_reflection(server)
-    if transport.tls is None:
-        port = server.add_insecure_port(transport.listen)
-    else:
-        port = server.add_secure_port(transport.listen, server_credentials(transport.tls))
-    if port == 0:
-        raise ListenError(f"cannot listen on {transport.listen}")
+    try:
+        if transport.tls is None:
+            port = server.add_insecure_port(transport.listen)
+        else:
+            port = server.add_secure_port(transport.listen, server_credentials(transport.tls))
+    except RuntimeError:  # taken since `_check_port`; gRPC has said more on standard error
+        raise ListenError(f"cannot listen on {transport.listen}") from None
     return Edge(server, calls, f"{transport.listen.rpartition(':')[0]}:{port}")
 
 

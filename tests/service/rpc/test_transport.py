@@ -341,3 +341,13 @@ async def test_rpc_06_connections_are_asked_to_reconnect_and_turns_are_not_cut()
         await asyncio.sleep(1.5)  # past the connection's age
         engine.release()
         assert "".join([event.delta.text async for event in call]) == "whole answer"
+
+
+async def test_a_port_that_is_taken_between_the_trial_and_the_server_is_a_line_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.rpc.server._check_port", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(StartError, match=f"^cannot listen on {listen}$"):
+            await App(quick(listen=listen), FakeEngine().opener()).start()
