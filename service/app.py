@@ -1,14 +1,13 @@
 """Builds every part, wires them together, and owns their life: start, serve, drain, stop. Decides nothing itself.
 
-Importing this loads no torch: the engine's thread does, while health and reflection are served already.
+Importing this loads no torch: the engine's thread does, while health and reflection are served already. The file is
+longer than others because the order in which parts begin and end is its subject, and is best seen in one place.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,7 @@ from service.keys import KeyFileError
 from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
 from service.ops.load_report import TRAILER, LoadReport
-from service.ops.logs import LogEvents, set_up_logs
+from service.ops.logs import LogEvents
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
 from service.parts import TracesAbsentError, access, hang_s, limits, traces, transport
 from service.port import EnginePort
@@ -49,8 +48,6 @@ EXIT_CANNOT_START = 1  # model, device or port; one line says which
 EXIT_ENGINE_LOST = 3  # after it had started: the device context is gone and never serves again
 
 LOOK_EVERY_S = 0.5
-HANDLERS_END_S = 5.0
-WATCHERS_END_S = 0.1
 
 EngineFactory = Callable[[Listener], EnginePort]
 
@@ -83,6 +80,7 @@ class App:
 
     Attributes:
         health, metrics, worker: its parts, for those who watch.
+        times: how long it may take to leave.
     """
 
     def __init__(self, settings: Settings, factory: EngineFactory | None = None) -> None:
@@ -102,7 +100,8 @@ class App:
         self._prompts = PromptRoom(settings.prompt_threads, settings.queue_depth)
         edge_limits = EdgeLimits(settings.queue_depth, settings.active_turns)
         self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
-        self._drain = Drain(DrainTimes(settings.propagation_s, settings.grace_s))
+        self.times = DrainTimes(settings.propagation_s, settings.grace_s)
+        self._drain = Drain(self.times)
         self._stirred = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._edge: Edge | None = None
@@ -150,9 +149,12 @@ class App:
         ]
 
     async def ready(self) -> None:
-        """Returns when turns are served; raises what kept the model from loading."""
+        """Returns when turns are served; raises what kept the model from loading, or from being served."""
         await self.worker.ready()
-        await asyncio.wait(self._tasks[:1])
+        serving = self._tasks[0]
+        await asyncio.wait([serving])
+        if not serving.cancelled() and (error := serving.exception()) is not None:
+            raise error
 
     def signal(self) -> None:
         """A wish to leave: the first drains in order, each further one ends the present phase at once."""
@@ -186,28 +188,31 @@ class App:
         if phase >= Phase.PROPAGATING:
             self._move_health(Readiness.DRAINING)
         if phase is Phase.FINISHING:
-            self.worker.drain(self.settings.grace_s)
+            self.worker.drain(self.times.grace_s)
         elif phase is Phase.ENDING:
             self.worker.drain(0.0)
 
     async def _stop(self) -> None:
+        """Every wait here is one of DrainTimes, so that the longest drain is known."""
         assert self._edge is not None, "nothing to stop before start()"
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # The worker first: it tells each turn its end. Then gRPC, whose stop returns before handlers have cleaned up.
-        if not await self.worker.stop() and self._exit_code == EXIT_DRAINED:
+        if not await self.worker.stop(self.times.engine_s) and self._exit_code == EXIT_DRAINED:
             logger.error("the engine's thread did not end in time")
             self._exit_code = EXIT_ENGINE_LOST
-        await self._edge.calls.wait_ended(HANDLERS_END_S, but_watchers=True)
-        await self._edge.server.stop(WATCHERS_END_S)
-        if not await self._edge.calls.wait_ended(HANDLERS_END_S):
+        await self._edge.calls.wait_ended(self.times.handlers_s, but_watchers=True)
+        await self._edge.server.stop(self.times.watchers_s)
+        if not await self._edge.calls.wait_ended(self.times.handlers_s):
             logger.error("some handlers did not end in time")
         self._prompts.close()
+        closing = []
         if self._traces is not None:
-            await asyncio.to_thread(self._traces.close)
+            closing.append(asyncio.to_thread(self._traces.close, self.times.observers_s))
         if self._endpoint is not None:
-            await asyncio.to_thread(self._endpoint.close)
+            closing.append(asyncio.to_thread(self._endpoint.close))
+        await asyncio.gather(*closing)
         logger.info("stopped", extra={"fields": {"exit_code": self._exit_code}})
 
     async def _serve_when_ready(self) -> None:
@@ -215,6 +220,13 @@ class App:
             await self.worker.ready()
         except BaseException:  # the worker's on_fatal has told
             return
+        try:
+            self._open_to_turns()
+        except Exception as error:  # a server that loads for ever would keep its pod and answer nobody
+            self._lose_engine(error)
+            raise
+
+    def _open_to_turns(self) -> None:
         model = served_model(cast("ModelPort", self.worker.engine))
         self._hang_s = hang_s(self.settings, model.device)
         graphs = str(model.graphs().eager_reason or "on")
@@ -301,35 +313,3 @@ class App:
 
     def _idle(self) -> bool:
         return self._in_flight() == 0
-
-
-def run_server(settings: Settings) -> int:
-    """`soloist serve`: log, serve, leave on SIGTERM and SIGINT. Returns the exit code.
-
-    SIGTERM drains in order. SIGINT (Ctrl-C) skips the time for balancers. Each further signal skips a phase.
-    """
-    set_up_logs(settings.log_level, settings.log_format)
-    try:
-        code = asyncio.run(_serve(settings))
-    except StartError as error:
-        logger.critical("cannot start", extra={"fields": {"error": str(error)}})
-        return EXIT_CANNOT_START
-    logging.shutdown()
-    if code == EXIT_ENGINE_LOST:
-        os._exit(code)  # a lost device may hang whatever the interpreter does on its way out
-    return code
-
-
-async def _serve(settings: Settings) -> int:
-    app = App(settings)
-    loop = asyncio.get_running_loop()
-
-    def interrupted() -> None:
-        if app.health.state in (Readiness.LOADING, Readiness.SERVING, Readiness.UNSOUND):
-            app.signal()
-        app.signal()
-
-    loop.add_signal_handler(signal.SIGTERM, app.signal)
-    loop.add_signal_handler(signal.SIGINT, interrupted)
-    await app.start()
-    return await app.run()

@@ -136,12 +136,13 @@ class Worker:
         self._stage.send(Stop())
         if self._state is WorkerState.FAILED:
             timeout_s = min(timeout_s, LOST_THREAD_ENDS_S)
+        ends_s = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 await self._gone.wait()
         except TimeoutError:
             return False
-        await asyncio.to_thread(self._thread.join, timeout_s)
+        await asyncio.to_thread(self._thread.join, max(0.0, ends_s - time.monotonic()))
         return not self._thread.is_alive()
 
     def give_up(self, error: BaseException) -> None:

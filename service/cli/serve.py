@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from service.app import run_server
 from service.cli.errors import UsageError
+from service.process import run_server
 from service.settings import SettingsError, add_flags, load_settings
 
 

@@ -22,22 +22,38 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainTimes:
-    """How long each phase may last, seconds.
+    """How long each phase may last, and each wait of the stop that follows, seconds.
 
     Attributes:
         propagation_s: PROPAGATING, whatever goes on: the time that balancers need to hear.
         grace_s: FINISHING at most.
         ending_s: ENDING at most.
+        engine_s: the engine's thread ends what it does and gives its device back.
+        handlers_s: handlers clean up: first those of turns, then, after the server's stop, all.
+        watchers_s: streams that never end by themselves are cancelled after so long.
+        observers_s: what is left of traces is sent, and the metrics port closed.
     """
 
     propagation_s: float
     grace_s: float
     ending_s: float = 2.0
+    engine_s: float = 10.0
+    handlers_s: float = 5.0
+    watchers_s: float = 0.1
+    observers_s: float = 5.0
+
+    @property
+    def stop_s(self) -> float:
+        """The longest that the stop takes, once the phases are over."""
+        return self.engine_s + 2 * self.handlers_s + self.watchers_s + self.observers_s
 
     @property
     def total_s(self) -> float:
-        """The longest that a drain takes: what the pod's grace period must cover."""
-        return self.propagation_s + self.grace_s + self.ending_s
+        """The longest from the first signal to the end, where all that can hang hangs: a pod's grace period covers it.
+
+        An orderly server is away much sooner: every wait ends as soon as there is nothing to wait for.
+        """
+        return self.propagation_s + self.grace_s + self.ending_s + self.stop_s
 
     def limit_s(self, phase: Phase) -> float:
         """How long `phase` may last."""

@@ -7,6 +7,7 @@ said.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,9 +71,12 @@ class Traces:
             case _:
                 pass
 
-    def close(self) -> None:
-        """Send what is left, for a moment at most. Blocks."""
-        self._provider.shutdown()
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what is left, for `timeout_s` at most. Blocks."""
+        # The SDK itself would go on for 30 s where a collector takes its time over every batch.
+        sending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        sending.start()
+        sending.join(timeout_s)
 
     def _tell(self, turn: _Turn, end: TurnEnded) -> None:
         whole = self._tracer.start_span(

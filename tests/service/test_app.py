@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from engine.errors import CheckpointError, DeviceError, FatalDeviceError
 from engine.events import Listener, ignore
 from service.app import EXIT_CANNOT_START, EXIT_DRAINED, EXIT_ENGINE_LOST, App, engine_factory
 from service.client import ChatClient, ChatError, Finished, Retries, UnavailableError
+from service.ops.drain import DrainTimes
 from service.ops.health import Readiness
 from tests.checkpoints import write_tiny_folder
 from tests.fakes import FakeEngine, endless, saying
@@ -191,6 +193,7 @@ async def test_a_turn_that_outlives_the_grace_ends_with_draining() -> None:
 
 async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
     engine = FakeEngine(answer=endless, context=1 << 20)
+    engine.hold()
     app = App(quick(grace_s=600.0), engine.opener())
     await app.start()
     await app.ready()
@@ -201,10 +204,55 @@ async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
         app.signal()
         await until(lambda: app.worker.load().draining)
         app.signal()
-        answer = await asyncio.wait_for(asking, 5)
+
+        def step_or_end() -> bool:  # a step a look: the answer, left alone, might be over before the signal is heard
+            engine.allow(1)
+            return asking.done()
+
+        await until(step_or_end, 30)
+        answer = asking.result()
     assert isinstance(answer.finished, Finished)
     assert answer.finished.reason == "draining"
-    assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+    engine.release()
+    assert await asyncio.wait_for(run, 30) == EXIT_DRAINED  # of 600
+
+
+async def test_promise_04_no_drain_takes_longer_than_is_told_whatever_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = partial(DrainTimes, ending_s=0.2, engine_s=0.4, handlers_s=0.3, watchers_s=0.1, observers_s=0.3)
+    monkeypatch.setattr("service.app.DrainTimes", short)
+    engine = FakeEngine(answer=saying("never said"))
+    engine.hold()
+    app = App(quick(propagation_s=0.2, grace_s=0.5), engine.opener())
+    await app.start()
+    await app.ready()
+    run = asyncio.create_task(app.run())
+    async with ChatClient(app.address, retries=ONCE) as chat:
+        asking = asyncio.create_task(end_of(chat.ask("x")))
+        await until(lambda: in_flight(app) == 1)
+        signalled_s = time.monotonic()
+        app.signal()
+        assert await asyncio.wait_for(run, 30) == EXIT_ENGINE_LOST
+        took_s = time.monotonic() - signalled_s
+        await asyncio.wait_for(asking, 10)
+    engine.release()
+
+    phases_s = 0.2 + 0.5 + 0.2
+    assert phases_s + 0.4 <= took_s <= app.times.total_s + 1.0
+
+
+async def test_a_loaded_model_that_cannot_be_served_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("no such figure")
+
+    app = App(quick(), FakeEngine().opener())
+    monkeypatch.setattr(app.metrics, "serve_model", fail)
+    await app.start()
+    run = asyncio.create_task(app.run())
+    with pytest.raises(ValueError, match="no such figure"):
+        await app.ready()
+
+    assert app.health.state is Readiness.ENGINE_LOST
+    assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
 
 
 class Killed(BaseException):
@@ -307,11 +355,12 @@ def environment(**more: str) -> dict[str, str]:
 SERVE = """
 import sys
 import service.app
+import service.process
 from tests.fakes import FakeEngine, endless
 from service.settings import load_settings
 engine = FakeEngine(answer=endless, context=1 << 20)
 service.app.engine_factory = lambda config: engine.opener()
-sys.exit(service.app.run_server(load_settings({}, {**%r})))
+sys.exit(service.process.run_server(load_settings({}, {**%r})))
 """
 
 

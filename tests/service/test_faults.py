@@ -182,6 +182,7 @@ def test_the_watchdog_is_quicker_on_cuda_and_the_operator_has_the_last_word() ->
 PROCESS = """
 import sys
 import service.app
+import service.process
 from service.settings import load_settings
 from engine.errors import FatalDeviceError
 from tests.fakes import FakeEngine
@@ -199,7 +200,7 @@ def load(listener):
 
 service.app.engine_factory = lambda config: load
 settings = {{"SOLOIST_LISTEN": "127.0.0.1:0", "SOLOIST_METRICS_LISTEN": "off", "SOLOIST_HANG_S": "1"}}
-sys.exit(service.app.run_server(load_settings({{}}, settings)))
+sys.exit(service.process.run_server(load_settings({{}}, settings)))
 """
 
 

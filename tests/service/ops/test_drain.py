@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from service.ops.drain import Drain, DrainTimes, Phase
+from service.settings import Settings
 
 TIMES = DrainTimes(propagation_s=5.0, grace_s=60.0, ending_s=2.0)
 
@@ -27,7 +28,21 @@ def test_promise_04_the_phases_come_in_order_and_last_as_long_as_they_may() -> N
         Phase.STOPPED,
         Phase.STOPPED,
     ]
-    assert TIMES.total_s == 67.0
+
+
+def test_the_longest_drain_is_every_phase_and_every_wait_of_the_stop() -> None:
+    times = DrainTimes(
+        propagation_s=1.0, grace_s=2.0, ending_s=4.0, engine_s=8.0, handlers_s=16.0, watchers_s=64.0, observers_s=128.0
+    )
+
+    assert times.stop_s == 8.0 + 2 * 16.0 + 64.0 + 128.0, "handlers are waited for twice"
+    assert times.total_s == 1.0 + 2.0 + 4.0 + times.stop_s
+
+
+def test_promise_04_a_drain_by_default_is_shorter_than_the_notice_of_a_spot_node() -> None:
+    settings = Settings()
+
+    assert DrainTimes(settings.propagation_s, settings.grace_s).total_s <= 110.0
 
 
 def test_an_idle_server_still_waits_for_balancers_and_then_stops_at_once() -> None:

@@ -1,0 +1,77 @@
+"""A process that is one server: its logs, its signals, its exit code, and an interpreter that is set for tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+
+from service.app import EXIT_CANNOT_START, EXIT_ENGINE_LOST, App, StartError
+from service.ops.health import Readiness
+from service.ops.logs import set_up_logs
+from service.settings import Settings
+
+logger = logging.getLogger("soloist.server")
+
+SWITCH_INTERVAL_S = 0.0005
+
+
+def run_server(settings: Settings) -> int:
+    """`soloist serve`: log, serve, leave on SIGTERM and SIGINT. Returns the exit code.
+
+    SIGTERM drains in order. SIGINT (Ctrl-C) skips the time for balancers. Each further signal skips a phase.
+    """
+    set_up_logs(settings.log_level, settings.log_format)
+    try:
+        code = asyncio.run(_serve(settings))
+    except StartError as error:
+        logger.critical("cannot start", extra={"fields": {"error": str(error)}})
+        return EXIT_CANNOT_START
+    logging.shutdown()
+    if code == EXIT_ENGINE_LOST:
+        os._exit(code)  # a lost device may hang whatever the interpreter does on its way out
+    return code
+
+
+async def _serve(settings: Settings) -> int:
+    app = App(settings)
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        if app.health.state in (Readiness.LOADING, Readiness.SERVING, Readiness.UNSOUND):
+            app.signal()
+        app.signal()
+
+    loop.add_signal_handler(signal.SIGTERM, app.signal)
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    await app.start()
+    steadying = asyncio.create_task(_steady_when_ready(app))
+    try:
+        return await app.run()
+    finally:
+        steadying.cancel()
+        await asyncio.wait([steadying])
+
+
+async def _steady_when_ready(app: App) -> None:
+    try:
+        await app.ready()
+    except Exception:  # told by the app, which ends the process
+        return
+    steady_interpreter()
+
+
+def steady_interpreter() -> None:
+    """Keep the interpreter from being what a token waits for. For a process whose model is loaded.
+
+    A full collection goes through every object of torch and of the model, and holds all threads meanwhile: a gap that a
+    reader sees. What lives now lives as long as the process, so it is looked through no more. And the engine's thread
+    and the event loop share one lock: a thread that wants it asks its holder for it after this interval, of which the
+    usual 5 ms are several tokens.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
