@@ -32,6 +32,18 @@ class QueueFullError(RetryLaterError):
         self.queue_limit = queue_limit
 
 
+class PromptsFullError(QueueFullError):
+    """As many prompts are being read, or wait for that, as there is room for. None of them is a turn yet."""
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        RetryLaterError.__init__(
+            self,
+            f"{limit} prompts are being tokenised or wait for it, which is all that there is room for",
+            retry_after_s,
+        )
+        self.queue_limit = limit
+
+
 class DeadlineUnmeetableError(RetryLaterError):
     """The turn would still wait, or lack the time that it waited, when its deadline comes."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from engine.params import SamplingParams
 from engine.text.form import AnswerForm
-from service.errors import QueueFullError
+from service.errors import PromptsFullError
 from service.events import ChatMessage
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ class PromptRoom:
         self._taken = 0
 
     async def ids(self, text: PromptText, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-        """The rendered prompt's ids. Raises QueueFullError, and the errors of `prompt_ids`."""
+        """The rendered prompt's ids. Raises PromptsFullError, and the errors of `prompt_ids`."""
         return tuple(await self._work(lambda: text.prompt_ids(messages)))
 
     async def sampling(self, text: PromptText, sampling: SamplingParams, form: AnswerForm | None) -> SamplingParams:
-        """`sampling`, held to `form` if there is one. Raises QueueFullError, and the errors of `grammar`."""
+        """`sampling`, held to `form` if there is one. Raises PromptsFullError, and the errors of `grammar`."""
         if form is None:
             return sampling
         return replace(sampling, grammar=await self._work(lambda: text.grammar(form)))
 
     async def _work(self, what: Callable[[], Result]) -> Result:
         if self._taken >= self._room:
-            raise QueueFullError(self._room, RETRY_AFTER_S)
+            raise PromptsFullError(self._room, RETRY_AFTER_S)
         self._taken += 1
         work: Future[Result] = self._pool.submit(what)
         # The place is free when the thread is, not when the caller gives up: a thread cannot be cancelled.
