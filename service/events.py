@@ -220,14 +220,10 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """The first token of a turn: how long after its admission, and after it left the queue.
-
-    Of the latter, `prefill_s` went to reading the prompt.
-    """
+    """The first token of a turn: how long after its admission. Of that, `prefill_s` went to reading the prompt."""
 
     request_id: str
     since_admission_s: float
-    since_start_s: float
     prefill_s: float = 0.0
 
 

@@ -86,10 +86,10 @@ class Ledger:
         elif isinstance(what, Made):
             self._admission.learn_token(what.step_s)
             if stream.last_token_s is None:
-                began_s = stream.began.at_s if stream.began else stream.admitted_s
                 stream.first_token_s = what.at_s - stream.admitted_s
-                prefill_s = 0.0 if stream.prompt_read_s is None else stream.prompt_read_s - began_s
-                self.tell(FirstToken(request_id, stream.first_token_s, what.at_s - began_s, prefill_s))
+                began, read_s = stream.began, stream.prompt_read_s
+                prefill_s = 0.0 if began is None or read_s is None else read_s - began.at_s
+                self.tell(FirstToken(request_id, stream.first_token_s, prefill_s))
             else:
                 self.tell(TokenMade(request_id, what.at_s - stream.last_token_s, what.stalls))
         elif what.end in (TurnEnd.STOP, TurnEnd.LENGTH):

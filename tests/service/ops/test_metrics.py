@@ -133,7 +133,7 @@ def test_met_03_a_slow_run_on_a_cpu_lies_inside() -> None:
     metrics.serve_model(SERVED)
     for place in range(100):
         seconds = 10 + place / 2
-        metrics.service_event(FirstToken(f"r{place}", seconds, seconds))
+        metrics.service_event(FirstToken(f"r{place}", seconds))
         metrics.service_event(ended(request_id=f"r{place}", duration_s=seconds * 2))
 
     labels = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "m"}
@@ -210,7 +210,7 @@ def test_a_turn_is_accounted_for() -> None:
     metrics = Metrics()
     metrics.serve_model(SERVED)
     metrics.service_event(TurnStarted("r", 0.1, 10, 4))
-    metrics.service_event(FirstToken("r", 0.5, 0.4))
+    metrics.service_event(FirstToken("r", 0.5))
     metrics.service_event(TokenMade("r", 0.1, ((StallCause.PREFILL, 0.05),)))
     metrics.service_event(ended(cancel_to_idle_s=0.01))
     metrics.service_event(TurnRefused("s", Refusal.QUEUE_FULL))
