@@ -74,6 +74,10 @@ class Conversations:
             if answer.error is not None:
                 end = answer.end
                 raise answer.error
+        except GeneratorExit:
+            if stream.stalled and end is TurnEnd.CANCELLED:
+                end = TurnEnd.SLOW_READER
+            raise
         finally:
             self._playing.pop(request.request_id, None)
             self._worker.release(stream, end)
@@ -85,6 +89,11 @@ class Conversations:
             return False
         self._worker.cancel(stream)
         return True
+
+    def stalled(self, request_id: str) -> None:
+        """The turn is about to be closed: not by its reader's wish, but because the way to that reader stays full."""
+        if (stream := self._playing.get(request_id)) is not None:
+            stream.stalled = True
 
 
 class _Answer:

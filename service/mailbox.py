@@ -170,6 +170,7 @@ class TurnStream:
         first_token_s: after its admission, or None.
         cancelled_s: when the wish to break off came, or None.
         over: the turn's end, once it has come.
+        stalled: the way to the reader stays full; set by the reader.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class TurnStream:
         self.cancelled_s: float | None = None
         self.over: Over | None = None
         self.end: TurnEnd | None = None
+        self.stalled = False
         self._send = send
         self._acknowledge_every = max(1, window // 2)
         self._untold = 0

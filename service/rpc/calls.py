@@ -57,6 +57,7 @@ class Call:
         identify: who asks, as the keys are now. UnauthenticatedError when that is nobody, any more.
         caller: who asked when the call began; decided before anything of it is read.
         error: the error that became the status, if one did.
+        stalled: its client has left its stream full for too long.
     """
 
     request_id: str
@@ -66,6 +67,7 @@ class Call:
     identify: Callable[[], Caller] = lambda: ANYBODY
     caller: Caller = ANYBODY
     error: BaseException | None = None
+    stalled: bool = False
 
 
 _current: ContextVar[Call] = ContextVar("call")
@@ -164,6 +166,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             async with asyncio.timeout(self._write_stall_s):
                 await context.write(response)
         except TimeoutError:
+            current_call().stalled = True  # for those who will be closed, and not told why
             raise ClientStalledError(
                 f"nothing was read for {self._write_stall_s:g} s; read the stream as it comes"
             ) from None

@@ -43,6 +43,10 @@ class Turns(Protocol):
         """Breaks a turn off, which then ends in Finished; False if no such turn plays or waits."""
         ...
 
+    def stalled(self, request_id: str) -> None:
+        """Says that this turn will be closed because its reader does not read."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
@@ -164,7 +168,12 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
                 return
             async with aclosing(served.turns.turn(turn)) as events:
                 async for event in events:
-                    yield chat_event(event, served.model.name)
+                    try:
+                        yield chat_event(event, served.model.name)
+                    except GeneratorExit:
+                        if current_call().stalled:
+                            served.turns.stalled(say.request_id)
+                        raise
 
     async def _turn_request(self, say: Say, model: ServedModel, caller: Caller, context: Context) -> TurnRequest:
         asked = asked_turn(say.request, model.defaults, model.vocabulary)

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.app import App, StartError
 from service.client.servers import _OPTIONS as CLIENT_OPTIONS
+from service.events import TurnEnd
 from service.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES, TRANSPORT_REQUEST_BYTES
 from soloist.v1 import chat_pb2, chat_pb2_grpc
 from tests.fakes import FakeEngine, endless, ids_of, saying
@@ -230,6 +231,10 @@ async def test_rpc_05_a_reader_whose_window_stays_full_loses_its_turn() -> None:
         assert caught.value.code() is grpc.StatusCode.ABORTED
         assert "read the stream as it comes" in str(caught.value.details())
         assert engine.decode_steps == made < 100_000
+        ends = {
+            end: app.metrics.registry.get_sample_value("soloist_requests_total", {"reason": end}) for end in TurnEnd
+        }
+        assert {end: count for end, count in ends.items() if count} == {TurnEnd.SLOW_READER: 1}
 
 
 async def read_to_the_end(call: Any) -> None:
