@@ -7,6 +7,9 @@ scaled logit and the largest, in fixed point, and the mass for top-p is a sum of
 order. Logarithm and exponential are made of single float32 products and sums, since no two libraries round them alike.
 So the choice is the same on every run and device, with or without a graph, alone or beside others.
 `engine.kernels.choose` is the same in Triton, id for id.
+
+The file is longer than others because it is read as one function: every stage of a choice, in order, with the integer
+arithmetic that each of them needs to be exact.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ of their places.
 
 Old keys and values, position and rotary tables are read before the kernel waits for its predecessor, the new keys and
 values after it, from `qkv`: a row never reads what another block writes in the same launch.
+
+The file is longer than others because its two ways, short and long, are one kernel: which of them a block takes is
+decided on the device.
 """
 
 # Triton's tuples grow, which Python's types do not express.

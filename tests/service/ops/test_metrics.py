@@ -21,15 +21,8 @@ from service.events import (
     TurnRefused,
     TurnStarted,
 )
-from service.ops.metrics import (
-    ANSWER_BUCKETS,
-    FIRST_TOKEN_BUCKETS,
-    MAX_GRAPH_LABELS,
-    TOKEN_BUCKETS,
-    Metrics,
-    Served,
-    serve_metrics,
-)
+from service.ops.buckets import ANSWER_BUCKETS, FIRST_TOKEN_BUCKETS, TOKEN_BUCKETS
+from service.ops.metrics import MAX_GRAPH_LABELS, Metrics, Served, serve_metrics
 from tests.fakes import FakeEngine, saying
 from tests.service.running import running
 
