@@ -1,7 +1,7 @@
 """Prometheus metrics: the only importer of prometheus_client. It hears what happened and keeps figures.
 
-Every series of a closed set of labels exists from the start at 0. No label carries an id. All methods may be called from
-any thread. The file is longer than others because every name that a dashboard may rely on is in it.
+Every series of a closed set of labels exists from the start at 0. No label carries an id. All methods may be called
+from any thread. The file is longer than others because every name that a dashboard may rely on is in it.
 """
 
 from __future__ import annotations
