@@ -27,7 +27,7 @@ class Way:
     """How readers reach the replicas."""
 
     name: str
-    target: str
+    target: str | list[str]
 
 
 @pytest.fixture(params=CONFIGS)
@@ -82,10 +82,7 @@ def show(way: str, seen: Seen, what: str, count: int) -> None:
     print(f"{way}: {what} {count} times; {seen}")
 
 
-@pytest.mark.parametrize(("turns", "most_kills"), TURNS_AND_KILLS)
-async def test_promise_10_a_replica_killed_hard_behind_a_proxy_costs_no_word(
-    way: Way, pair: Pair, turns: int, most_kills: int
-) -> None:
+async def killed(way: Way, pair: Pair, turns: int, most_kills: int) -> None:
     load = Load(way.target, pair.right)
     trouble = Trouble(turns, PAUSE_S, most_kills)
     await trouble.until_over(load, turns, kill_and_start, pair.replicas)
@@ -94,6 +91,19 @@ async def test_promise_10_a_replica_killed_hard_behind_a_proxy_costs_no_word(
     assert load.seen.turns == turns
     assert not load.seen.wrong
     assert len(load.seen.failed) <= turns // 200
+
+
+@pytest.mark.parametrize(("turns", "most_kills"), TURNS_AND_KILLS)
+async def test_promise_10_a_replica_killed_hard_behind_a_proxy_costs_no_word(
+    way: Way, pair: Pair, turns: int, most_kills: int
+) -> None:
+    await killed(way, pair, turns, most_kills)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_promise_10_a_replica_killed_hard_costs_a_client_of_both_no_word(pair: Pair) -> None:
+    await killed(Way("both addresses", pair.targets), pair, turns=200, most_kills=100)
 
 
 @pytest.mark.parametrize("drains", DRAINS)
