@@ -115,17 +115,17 @@ class KVCache(Slots):
     ) -> None:
         super().__init__(slots)
         shape = (architecture.layers, 2, slots, architecture.kv_heads, context, architecture.head_dim)
-        self._data = unwritten(shape, dtype, device)
-        self.layers = tuple(LayerCache(self._data[i, 0], self._data[i, 1]) for i in range(architecture.layers))
+        self.data = unwritten(shape, dtype, device)
+        self.layers = tuple(LayerCache(self.data[i, 0], self.data[i, 1]) for i in range(architecture.layers))
 
     @property
     def bytes(self) -> int:
         """Device memory it takes."""
-        return self._data.nbytes
+        return self.data.nbytes
 
     def held(self, slot: int, tokens: int) -> list[torch.Tensor]:
         """A view a layer, `[2, kv_heads, tokens, head_dim]`."""
-        return list(self._data[:, :, slot, :, :tokens].unbind(0))
+        return list(self.data[:, :, slot, :, :tokens].unbind(0))
 
 
 def unwritten(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

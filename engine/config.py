@@ -7,7 +7,7 @@ from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
-Kernels = Literal["auto", "plain", "fused"]
+Kernels = Literal["auto", "plain", "fused", "quantised"]
 Graphs = Literal["on", "off", "strict"]
 GraphStages = Literal["greedy", "sampled", "truncated", "logprobs"]
 
@@ -20,7 +20,8 @@ class EngineConfig:
     precision: `auto` is float32 on the CPU and bfloat16 on CUDA.
     context: tokens a session may hold; None takes the model's own length, at most 8192.
     slots: sessions whose KV cache stays on the device.
-    kernels: `auto` takes the fused ones on CUDA in half precision, plain torch elsewhere.
+    kernels: `auto` takes the fused ones on CUDA in half precision, the quantised ones on the CPU where the file's
+        matrices are of types that those play (Q4_0, Q4_1, Q8_0) and the precision is float32, plain torch elsewhere.
     graphs: `strict` refuses to start without every graph.
     graph_context: longest context that graphs are captured for, tokens; None is the whole context.
     graph_stages: sampler stages that graphs are captured for; a turn that needs another runs eagerly.

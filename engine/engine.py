@@ -213,6 +213,8 @@ class Engine:
     def close(self) -> None:
         """Give device memory back. The engine cannot be used afterwards."""
         self._stepper.drop_graphs()
+        if isinstance(self._decoder, Decoder):
+            self._decoder.close()
         del self._decoder, self._cache, self._stepper, self._turns, self._self_check
 
     def _check(self, context: Context, prompt_ids: Sequence[int], params: SamplingParams) -> None:

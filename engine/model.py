@@ -84,7 +84,15 @@ class Decoder:
     def use(self, weights: DecoderWeights) -> None:
         """Play with these weights from now on."""
         self.weights = weights
-        self._ending = self._toolkit.ending(weights, self.buffers, self.architecture.norm_eps)
+        eps = self.architecture.norm_eps
+        whole = self._toolkit.whole
+        self._whole = None if whole is None else whole(weights, self.buffers, self.cache, eps)
+        self._ending = self._toolkit.ending(weights, self.buffers, eps)
+
+    def close(self) -> None:
+        """Let threads of its own go."""
+        if self._whole is not None:
+            self._whole.close()
 
     def embed(self) -> None:
         """Put the embedding of the active slot's token into x, from which its next step starts."""
@@ -92,6 +100,10 @@ class Decoder:
 
     def step(self, shape: StepShape) -> None:
         """Play the active slot's next token: layers, logits, choice, and the next step's embedding."""
+        if self._whole is not None:
+            self._whole.play()
+            self._ending.conclude(shape.stages)
+            return
         b, w, ops, eps = self.buffers, self.weights, self.ops, self.architecture.norm_eps
         for layer, cache in zip(w.layers, self.cache.layers, strict=True):
             ops.norm_linear(b.x, layer.qkv, eps, b.qkv)

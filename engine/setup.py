@@ -11,13 +11,16 @@ import torch
 from engine.architecture import Architecture, GenericArchitecture
 from engine.cache import KVCache, cache_bytes
 from engine.checkpoint import Checkpoint, GenericFolder
+from engine.checkpoint.gguf import GgufCheckpoint
 from engine.config import EngineConfig
 from engine.errors import DeviceError, InvalidRequestError, UnsupportedModelError
 from engine.events import Listener
+from engine.kernels.native import Compilation, why_not
 from engine.kernels.ops import DecoderWeights
+from engine.kernels.packed import BLOCK_BYTES
 from engine.model import Decoder, StepBuffers
 from engine.player import Player
-from engine.toolkit import Toolkit, fused_toolkit, plain_toolkit
+from engine.toolkit import Toolkit, fused_toolkit, plain_toolkit, quantised_toolkit
 from engine.weights import load_weights
 
 if TYPE_CHECKING:
@@ -30,10 +33,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NativeModel:
-    """Weights on the device, and the shape they were loaded for."""
+    """Weights on the device, and the shape they were loaded for; `compilation` of the steps that packed ones need."""
 
     architecture: Architecture
     weights: DecoderWeights
+    compilation: Compilation | None = None
 
     @property
     def device(self) -> torch.device:
@@ -55,8 +59,7 @@ def load_model(
 ) -> NativeModel | GenericModel:
     """Load what was opened as `dtype` onto `device`."""
     if not isinstance(opened, GenericFolder):
-        context = context_of(config, opened.architecture)
-        return NativeModel(opened.architecture, load_weights(opened, device, dtype, context, listener))
+        return load_native(opened, config, device, dtype, listener)
     if config.kernels == "fused":
         raise UnsupportedModelError(f"fused kernels play native models only; {opened.why}")
     try:
@@ -69,6 +72,27 @@ def load_model(
     return load_generic(opened, device, dtype, listener)
 
 
+def load_native(
+    opened: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype, listener: Listener
+) -> NativeModel:
+    """Load weights; where steps can be played from the stored blocks, compile those meanwhile."""
+    blocked = isinstance(opened, GgufCheckpoint) and opened.matrix_types <= BLOCK_BYTES.keys()
+    wanted = config.kernels in ("auto", "quantised")
+    able = wanted and blocked and device.type == "cpu" and dtype == torch.float32
+    reason = why_not() if able else None
+    if reason is not None and config.kernels == "auto":
+        _log.warning("%s: decoding from float32 weights, slower than from the stored blocks: %s", opened.name, reason)
+    compilation = Compilation() if able and reason is None else None
+    context = context_of(config, opened.architecture)
+    weights = load_weights(opened, device, dtype, context, listener, packed=compilation is not None)
+    if config.kernels == "quantised" and weights.packed is None:
+        raise DeviceError(
+            "quantised kernels need a CPU, float32 precision and a GGUF file whose matrices are Q4_0, Q4_1 or Q8_0"
+            f"{'' if reason is None else f'; {reason}'}; use --kernels auto"
+        )
+    return NativeModel(opened.architecture, weights, compilation)
+
+
 def make_player(config: EngineConfig, model: NativeModel | GenericModel, context: int, ends: int) -> tuple[Player, int]:
     """A player of contexts of `context` tokens, and how many slots it has; `ends` is how many end tokens there are.
 
@@ -79,7 +103,7 @@ def make_player(config: EngineConfig, model: NativeModel | GenericModel, context
         slots = _slots_that_fit(config, cache_bytes(a, 1, context, dtype), context, device)
         cache = KVCache(a, slots, context, dtype, device)
         buffers = StepBuffers.allocate(a, slots, ends, dtype, device)
-        return Decoder(a, model.weights, cache, buffers, _toolkit(config, a, dtype, device)), slots
+        return Decoder(a, model.weights, cache, buffers, _toolkit(config, model)), slots
     from engine.generic.cache import slot_bytes
     from engine.generic.decoder import GenericDecoder
 
@@ -100,15 +124,18 @@ def context_of(config: EngineConfig, architecture: Architecture | GenericArchite
     return config.context
 
 
-def _toolkit(config: EngineConfig, architecture: Architecture, dtype: torch.dtype, device: torch.device) -> Toolkit:
+def _toolkit(config: EngineConfig, model: NativeModel) -> Toolkit:
+    device, dtype = model.device, model.dtype
     able = device.type == "cuda" and dtype != torch.float32
     if config.kernels == "fused" and not able:
         raise DeviceError(
             "fused kernels need CUDA and half precision; use --kernels auto, or bfloat16 on a CUDA device"
         )
+    if model.weights.packed is not None and model.compilation is not None:
+        return quantised_toolkit(model.compilation)
     if config.kernels == "plain" or not able:
         return plain_toolkit(device)
-    return fused_toolkit(architecture, dtype, device)
+    return fused_toolkit(model.architecture, dtype, device)
 
 
 def _slots_that_fit(config: EngineConfig, slot_bytes: int, context: int, device: torch.device) -> int:

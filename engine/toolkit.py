@@ -1,4 +1,4 @@
-"""Which kernels a decoder plays with: plain torch, the twin, or the fused ones. Each has its own way to end a step.
+"""Which kernels a decoder plays with: plain torch, the twin, the fused or the quantised ones. Each ends a step its way.
 
 The end of a step is all that follows the layers: logits, choice, the slot moved on, and the next step's embedding in x.
 """
@@ -13,13 +13,26 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from engine.architecture import Architecture
+from engine.errors import StepError
+from engine.kernels.native import Compilation
 from engine.kernels.ops import DecoderWeights, Ops
 from engine.kernels.plain import PlainOps
 from engine.sampler import Stages, choose
 
 if TYPE_CHECKING:
+    from engine.cache import KVCache
     from engine.kernels.fused import FusedOps
     from engine.model import StepBuffers
+
+
+class Whole(Protocol):
+    """Layers and head of one row in one call."""
+
+    def play(self) -> None:
+        """From the active slot's x to its logits, its keys and values written."""
+
+    def close(self) -> None:
+        """Let its threads go."""
 
 
 class Ending(Protocol):
@@ -33,13 +46,15 @@ class Ending(Protocol):
 class Toolkit:
     """`name` is part of the numerics; `ops` play the layers; `ending(weights, buffers, eps)` makes what ends a step.
 
-    `widths` are the rows beyond one for which `ops` give each row the bits it has alone.
+    `widths` are the rows beyond one for which `ops` give each row the bits it has alone. `whole(weights, buffers,
+    cache, eps)`, where there is one, plays layers and head in the place of `ops`; the ending then only chooses.
     """
 
     name: str
     ops: Ops
     ending: Callable[[DecoderWeights, StepBuffers, float], Ending]
     widths: tuple[int, ...] = ()
+    whole: Callable[[DecoderWeights, StepBuffers, KVCache, float], Whole] | None = None
 
 
 class PlainEnding:
@@ -54,6 +69,16 @@ class PlainEnding:
         self._ops.head(b.x, w, self._eps, b.logits)
         choose(b.logits[-1], stages, b.slots, b.sampler, b.choice)
         self._ops.embed(w.embedding, b.slots, b.x)
+
+
+class ChoosingEnding(PlainEnding):
+    """In torch, the logits being there."""
+
+    def conclude(self, stages: Stages) -> None:
+        """See Ending."""
+        b = self._buffers
+        choose(b.logits[-1], stages, b.slots, b.sampler, b.choice)
+        self._ops.embed(self._weights.embedding, b.slots, b.x)
 
 
 class FusedEnding:
@@ -80,6 +105,20 @@ def plain_toolkit(device: torch.device) -> Toolkit:
     """Plain torch, on any device and in any precision."""
     ops = PlainOps(device, torch.get_num_threads())
     return Toolkit("plain", ops, partial(PlainEnding, ops))
+
+
+def quantised_toolkit(compilation: Compilation) -> Toolkit:
+    """Steps compiled by Numba on the file's own blocks, on the CPU in float32. Waits for the compilation."""
+    compilation.wait()
+    from engine.kernels.whole_step import WholeStep
+
+    def whole(weights: DecoderWeights, buffers: StepBuffers, cache: KVCache, eps: float) -> Whole:
+        if weights.packed is None:
+            raise StepError("quantised kernels play from stored blocks, and these weights were loaded without them")
+        return WholeStep(weights, buffers, cache.data, eps, torch.get_num_threads())
+
+    ops = PlainOps(torch.device("cpu"), torch.get_num_threads())
+    return Toolkit("quantised", ops, partial(ChoosingEnding, ops), whole=whole)
 
 
 def fused_toolkit(architecture: Architecture, dtype: torch.dtype, device: torch.device) -> Toolkit:

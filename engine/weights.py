@@ -8,7 +8,7 @@ the weights themselves.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from engine.checkpoint.source import Checkpoint
 from engine.errors import CheckpointError, DeviceError
 from engine.events import Listener, Progress, ignore
 from engine.kernels.ops import DecoderWeights, LayerWeights, Linear
+from engine.packing import Packing
 from engine.rope import rotary_tables
 
 _CHUNK_BYTES = 64 << 20
@@ -33,9 +34,17 @@ class _Place:
 
 
 def load_weights(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, context: int, listener: Listener = ignore
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    context: int,
+    listener: Listener = ignore,
+    *,
+    packed: bool = False,
 ) -> DecoderWeights:
     """Load every tensor of `checkpoint` as `dtype` onto `device`, with rotary tables for `context` positions.
+
+    `packed` also keeps the stored blocks, where every matrix has a type that steps can be played from.
 
     Tells `listener` how many stored bytes are done. Raises CheckpointError, by name, for a tensor that is missing,
     misshapen, or that nobody uses; DeviceError where the device has no room.
@@ -43,13 +52,14 @@ def load_weights(
     architecture = checkpoint.architecture
     try:
         weights = _allocate(architecture, device, dtype, context)
-        _fill(checkpoint, weights, listener)
+        packing = Packing(architecture) if packed else None
+        _fill(checkpoint, weights, listener, packing)
     except torch.OutOfMemoryError as error:
         need = expected_bytes(architecture, dtype) / 2**30
         raise DeviceError(
             f"{checkpoint.name}: {device} has no room for the weights; they take {need:.1f} GiB"
         ) from error
-    return weights
+    return weights if packing is None else replace(weights, packed=packing.finish())
 
 
 def expected_bytes(architecture: Architecture, dtype: torch.dtype) -> int:
@@ -142,7 +152,7 @@ def _places(architecture: Architecture, weights: DecoderWeights) -> dict[str, _P
     return places
 
 
-def _fill(checkpoint: Checkpoint, weights: DecoderWeights, listener: Listener) -> None:
+def _fill(checkpoint: Checkpoint, weights: DecoderWeights, listener: Listener, packing: Packing | None) -> None:
     """Copy every stored tensor to its place. Norms come before the matrices they are folded into."""
     architecture = checkpoint.architecture
     shapes, places = expected_shapes(architecture), _places(architecture, weights)
@@ -164,6 +174,8 @@ def _fill(checkpoint: Checkpoint, weights: DecoderWeights, listener: Listener) -
                 norms[name] = stored.data.to(weights.embedding.device, torch.float32, copy=True)
             else:
                 _copy(checkpoint.name, name, stored.data, places[name], norms)
+            if packing is not None:
+                packing.take(stored)
             seen.add(name)
         elif not is_unused(name, architecture):
             raise CheckpointError(

@@ -21,10 +21,10 @@ from engine.config import Device, EngineConfig, Graphs, GraphStages, Kernels, Pr
 from engine.engine import Engine
 from engine.errors import DeviceError
 from engine.events import Listener, ignore
-from engine.setup import NativeModel
+from engine.setup import NativeModel, load_native
 from engine.text import ChatText
 from engine.threads import available_threads
-from engine.weights import load_weights, random_weights
+from engine.weights import random_weights
 
 _ROUND_CONTEXT_TO = 256
 _SEED = 20
@@ -154,10 +154,10 @@ def open_endless(setup: Setup, listener: Listener = ignore) -> Engine:
         weights = random_weights(checkpoint.architecture, device, dtype, setup.context, _SEED)
         if device.type == "cuda":
             torch.cuda.synchronize()  # they are drawn on a stream that the engine's own does not wait for
+        model = NativeModel(checkpoint.architecture, weights)
     else:
         checkpoint = open_checkpoint(setup.model)
-        weights = load_weights(checkpoint, device, dtype, setup.context, ignore)
-    model = NativeModel(checkpoint.architecture, weights)
+        model = load_native(checkpoint, config, device, dtype, ignore)
     return Engine(config, checkpoint, model, cast("ChatText", EndlessText()), listener)
 
 

@@ -15,7 +15,7 @@ from engine.checkpoint.digest import sampled_digest
 from engine.checkpoint.gguf_header import GgufTensor, quoted, read_header
 from engine.checkpoint.gguf_metadata import Metadata, read_architecture, read_defaults, read_tokenizer
 from engine.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, check_layout
-from engine.checkpoint.source import GenerationDefaults, GgufTokenizer, StoredTensor
+from engine.checkpoint.source import GenerationDefaults, GgufTokenizer, StoredBlocks, StoredTensor
 from engine.errors import CheckpointError
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -52,6 +52,13 @@ def half_split(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows `[heads * head_dim, ...]` from interleaved rotary order (pairs side by side) to half-split order."""
     pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
     return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def _interleaved_heads(architecture: Architecture, name: str) -> int | None:
+    """How many heads a matrix's rows make where rotation concerns them."""
+    if name.endswith("q_proj.weight"):
+        return architecture.heads
+    return architecture.kv_heads if name.endswith("k_proj.weight") else None
 
 
 def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
@@ -99,11 +106,14 @@ def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
 def _rope_factors(path: Path, tensor: GgufTensor) -> tuple[float, ...]:
     if tensor.type.name != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > 1 << 12:
         raise CheckpointError(f"{path}: the tensor {_ROPE_FACTORS} is no short row of F32")
-    return tuple(_read(path, tensor).tolist())
+    return tuple(_read(path, tensor)[0].tolist())
 
 
-def _read(path: Path, tensor: GgufTensor) -> torch.Tensor:
-    """The tensor's values, read rather than mapped: pages of a mapping would count as ours until it is dropped."""
+def _read(path: Path, tensor: GgufTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The tensor's values, and as bytes `[rows, bytes a row]` where it is a matrix in blocks.
+
+    Read rather than mapped: pages of a mapping would count as ours until it is dropped.
+    """
     plain = _PLAIN.get(tensor.type.name)
     out = torch.empty(tensor.shape, dtype=plain or torch.float32)
     try:
@@ -114,16 +124,14 @@ def _read(path: Path, tensor: GgufTensor) -> torch.Tensor:
             else:
                 block = tensor.type
                 dequantise, flat = DEQUANTISERS[block.name], out.view(-1, block.items)
-                step = _CHUNK_ITEMS // block.items
-                raw = torch.empty((min(step, flat.shape[0]), block.stored_bytes), dtype=torch.uint8)
-                for start in range(0, flat.shape[0], step):
-                    part = flat[start : start + step]
-                    piece = raw[: part.shape[0]]
+                raw = torch.empty((flat.shape[0], block.stored_bytes), dtype=torch.uint8)
+                for part, piece in zip(*(t.split(_CHUNK_ITEMS // block.items) for t in (flat, raw)), strict=True):
                     _fill(file.readinto, piece.view(-1), path, tensor.name)
                     part.copy_(dequantise(piece))
+                return out, raw.view(tensor.shape[0], -1)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    return out
+    return out, None
 
 
 def _fill(readinto: Callable[[memoryview], int | None], target: torch.Tensor, path: Path, name: str) -> None:
@@ -152,8 +160,13 @@ class GgufCheckpoint:
     @property
     def dtype(self) -> torch.dtype:
         """Type of the matrices where they are all plain and alike; else float32."""
-        kinds = {tensor.type.name for tensor in self.stored if len(tensor.shape) > 1}
-        return _PLAIN.get(kinds.pop(), torch.float32) if len(kinds) == 1 else torch.float32
+        kinds = self.matrix_types
+        return _PLAIN.get(next(iter(kinds)), torch.float32) if len(kinds) == 1 else torch.float32
+
+    @property
+    def matrix_types(self) -> frozenset[str]:
+        """GGUF types of the matrices."""
+        return frozenset(tensor.type.name for tensor in self.stored if len(tensor.shape) > 1)
 
     @property
     def total_bytes(self) -> int:
@@ -167,10 +180,10 @@ class GgufCheckpoint:
     def tensors(self) -> Iterator[StoredTensor]:
         """Vectors first, then matrices, each in file order."""
         for tensor in sorted(self.stored, key=lambda tensor: len(tensor.shape) > 1):
-            data, name = _read(self.path, tensor), canonical_name(tensor.name)
+            (data, raw), name = _read(self.path, tensor), canonical_name(tensor.name)
             # Only `llama` files store q and k in interleaved order; the converter leaves the others' alone.
-            if self.architecture.family == "llama" and name.endswith("q_proj.weight"):
-                data = half_split(data, self.architecture.heads)
-            elif self.architecture.family == "llama" and name.endswith("k_proj.weight"):
-                data = half_split(data, self.architecture.kv_heads)
-            yield StoredTensor(name, data, tensor.stored_bytes)
+            heads = _interleaved_heads(self.architecture, name) if self.architecture.family == "llama" else None
+            if heads is not None:
+                data, raw = half_split(data, heads), None if raw is None else half_split(raw, heads)
+            blocks = None if raw is None else StoredBlocks(tensor.type.name, raw)
+            yield StoredTensor(name, data, tensor.stored_bytes, blocks)

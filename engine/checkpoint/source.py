@@ -16,6 +16,7 @@ __all__ = [
     "GenerationDefaults",
     "GgufTokenizer",
     "JsonTokenizer",
+    "StoredBlocks",
     "StoredTensor",
     "TokenizerSource",
 ]
@@ -38,6 +39,14 @@ class GenerationDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """A matrix in blocks of the GGUF type `kind`: `data` `[rows, bytes a row]` uint8."""
+
+    kind: str
+    data: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """One tensor read from a checkpoint.
 
@@ -46,11 +55,13 @@ class StoredTensor:
         data: CPU tensor in its stored type; float32 where the stored type is a block-quantised one. It may be a view
             of the mapped file: read it before asking for the next one, and never write to it.
         stored_bytes: bytes it takes on disk, the unit of progress.
+        blocks: a block-quantised matrix as it is stored, rows in the order of `data`'s; None for other types.
     """
 
     name: str
     data: torch.Tensor
     stored_bytes: int
+    blocks: StoredBlocks | None = None
 
 
 class Checkpoint(Protocol):

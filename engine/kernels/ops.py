@@ -13,6 +13,8 @@ from typing import Protocol
 
 import torch
 
+from engine.kernels.packed import PackedDecoder
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -46,6 +48,7 @@ class DecoderWeights:
     embedding `[vocabulary, width]`. head `[vocabulary, width]`, the embedding itself where tied.
     final_norm `[width]`, or None where it is folded into an untied head.
     rope_cos, rope_sin `[context, head_dim // 2]` float32.
+    packed: the same matrices as the file's own blocks, where they were kept: what a step of one row reads on the CPU.
     """
 
     embedding: torch.Tensor
@@ -54,6 +57,7 @@ class DecoderWeights:
     head: torch.Tensor
     rope_cos: torch.Tensor
     rope_sin: torch.Tensor
+    packed: PackedDecoder | None = None
 
 
 @dataclass(frozen=True, slots=True)
