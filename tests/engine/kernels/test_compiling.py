@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -47,8 +48,17 @@ print(len(texts), hopper)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("capability", [80, 86, 89, 90])
-@pytest.mark.parametrize("shape", ["smollm2-135m", "qwen3-0.6b"])
+@pytest.mark.parametrize(
+    ("capability", "shape"),
+    [
+        (80, "smollm2-135m"),
+        (90, "smollm2-135m"),
+        *(
+            pytest.param(capability, shape, marks=pytest.mark.slow)
+            for capability, shape in itertools.product((80, 86, 89, 90), ("smollm2-135m", "qwen3-0.6b"))
+        ),
+    ],
+)
 def test_every_kernel_compiles(capability: int, shape: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
