@@ -57,6 +57,7 @@ class EngineInfo:
     """What is served. `context` in tokens; `fingerprint` is equal where answers are equal bit for bit.
 
     `decoder` is `native`, or `transformers` with its version: slower, for the reason in `architecture.why`.
+    `kernels` play a step. `packed_bytes` are what it reads of stored blocks, None where it reads `precision`.
     """
 
     name: str
@@ -69,6 +70,8 @@ class EngineInfo:
     threads: int
     kv_bytes: int
     fingerprint: str
+    kernels: str
+    packed_bytes: int | None
 
 
 class Engine:
@@ -135,6 +138,8 @@ class Engine:
                 (context, config.prefill_chunk),
                 device,
             ),
+            kernels=self._decoder.toolkit_name,
+            packed_bytes=self._decoder.packed_bytes if isinstance(self._decoder, Decoder) else None,
         )
         if config.graphs == "strict":
             self._require_graphs()

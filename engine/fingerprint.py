@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +46,8 @@ def _of_cpu() -> Iterator[object]:
     yield _processor()
     yield torch.backends.cpu.get_cpu_capability()
     yield torch.get_num_threads()
+    for package in ("numba", "llvmlite"):  # they compile the quantised step
+        yield importlib.util.find_spec(package) and importlib.metadata.version(package)
 
 
 def _processor() -> str:

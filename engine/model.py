@@ -89,6 +89,11 @@ class Decoder:
         self._whole = None if whole is None else whole(weights, self.buffers, self.cache, eps)
         self._ending = self._toolkit.ending(weights, self.buffers, eps)
 
+    @property
+    def packed_bytes(self) -> int | None:
+        """What a step reads of the weights' stored blocks; None where it reads the matrices."""
+        return None if self._whole is None or self.weights.packed is None else self.weights.packed.bytes
+
     def close(self) -> None:
         """Let threads of its own go."""
         if self._whole is not None:

@@ -105,8 +105,8 @@ _ENGINE_KINDS: dict[str, tuple[Kind, str]] = {
     "context": (_OPTIONAL_COUNT, "tokens that a session may hold; auto takes the model's own length, at most 8192"),
     "slots": (count(1, 4096), "sessions whose KV cache stays on the device"),
     "kernels": (
-        choice("auto", "plain", "fused"),
-        "auto takes the fused ones on CUDA in half precision, else plain torch",
+        choice("auto", "plain", "fused", "quantised"),
+        "auto takes fused on CUDA in half precision, quantised on the CPU for Q4_0, Q4_1 and Q8_0, else plain torch",
     ),
     "graphs": (choice("on", "off", "strict"), "strict refuses to start without every graph"),
     "graph_context": (

@@ -65,9 +65,9 @@ class DecodeResult:
     """One row of the table.
 
     Attributes:
-        kernels: as asked for: auto, plain or fused.
+        kernels: those that ran: plain, fused or quantised.
         step: `graph` or `eager`; `mixed` where a turn had both.
-        bytes_per_token: weights with the output head, and keys and values at the middle of the answer.
+        bytes_per_token: weights as they are read, with the output head; keys and values at the middle of the answer.
         kernels_per_step, idle_share: of the device; None on a CPU. A kernel launched early counts as busy.
         steps, replays, eager_steps: decode steps of one turn, and how they were run.
     """
@@ -111,14 +111,16 @@ def _measure(case: DecodeCase, engine: Engine) -> DecodeResult:
     timing = measure_decode(engine, prompt_ids, case.new_tokens, case.turns)
     profile = profile_step(engine, prompt_ids)
     element_bytes = getattr(torch, engine.info.precision).itemsize
+    packed = engine.info.packed_bytes
+    weights = weight_bytes(architecture, element_bytes) if packed is None else packed
     middle = case.prompt_tokens + case.new_tokens / 2
     return DecodeResult(
         model=case.model,
         precision=engine.info.precision,
-        kernels=case.kernels,
+        kernels=engine.info.kernels,
         step="graph" if timing.replays == timing.steps else "eager" if timing.replays == 0 else "mixed",
         seconds_per_token=timing.seconds_per_token,
-        bytes_per_token=weight_bytes(architecture, element_bytes) + cache_bytes(architecture, element_bytes, middle),
+        bytes_per_token=weights + cache_bytes(architecture, element_bytes, middle),
         cpu_seconds_per_token=timing.cpu_seconds_per_token,
         kernels_per_step=None if profile is None else profile.kernels,
         copies_per_step=None if profile is None else profile.copies,

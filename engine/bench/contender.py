@@ -34,6 +34,7 @@ class Soloist:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.kernels = engine.info.kernels
 
     def turn(self, prompt_ids: Sequence[int], new_tokens: int) -> Turn:
         """See Contender."""

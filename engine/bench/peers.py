@@ -72,6 +72,7 @@ class PeerResult:
     Attributes:
         player: `soloist`, or who it is compared with.
         precision: of the weights; llama.cpp keeps the file's own.
+        kernels: that played ours; None for the others.
         seconds_per_token: median over the rounds of the mean step, prefill left out.
         least_seconds_per_token: of the best round.
         ours_is_faster: its seconds over ours, medians; 1 for ours.
@@ -83,6 +84,7 @@ class PeerResult:
     model: str
     precision: str
     player: str
+    kernels: str | None
     seconds_per_token: float
     least_seconds_per_token: float
     cpu_seconds_per_token: float | None
@@ -106,7 +108,8 @@ def compare(case: PeersCase) -> list[PeerResult]:
     """Measure ours and each of `case.peers`, round by round. Raises MissingExtraError where one is not there."""
     prompts = prompts_for(case)
     with ExitStack() as stack:
-        players: dict[str, Contender] = {"soloist": Soloist(stack.enter_context(opened(case.setup)))}
+        ours = Soloist(stack.enter_context(opened(case.setup)))
+        players: dict[str, Contender] = {"soloist": ours}
         for peer in case.peers:
             players[peer] = stack.enter_context(_open(peer, case))
         for player in players.values():
@@ -121,7 +124,8 @@ def compare(case: PeersCase) -> list[PeerResult]:
             name: _profile(player, prompts[0]) if on_cuda and name in ("soloist", "eager") else None
             for name, player in players.items()
         }
-    return [_result(name, turns, case, profiles[name]) for name in turns]
+    kernels = {"soloist": ours.kernels}
+    return [_result(name, turns, case, profiles[name], kernels.get(name)) for name in turns]
 
 
 def prompts_for(case: PeersCase) -> list[list[int]]:
@@ -155,7 +159,9 @@ def _open(name: PeerName, case: PeersCase) -> AbstractContextManager[Contender]:
     return open_transformers(case.setup, compiled=name == "compiled")
 
 
-def _result(name: str, turns: dict[str, list[Turn]], case: PeersCase, profile: StepProfile | None) -> PeerResult:
+def _result(
+    name: str, turns: dict[str, list[Turn]], case: PeersCase, profile: StepProfile | None, kernels: str | None
+) -> PeerResult:
     def per_token(who: str) -> list[float]:
         return [turn.seconds / (case.new_tokens - 1) for turn in turns[who]]
 
@@ -168,6 +174,7 @@ def _result(name: str, turns: dict[str, list[Turn]], case: PeersCase, profile: S
         model=case.setup.model,
         precision="the file's" if name == "llama.cpp" else str(dtype).removeprefix("torch."),
         player=name,
+        kernels=kernels,
         seconds_per_token=median,
         least_seconds_per_token=min(per_token(name)),
         cpu_seconds_per_token=statistics.median(cpu) / (case.new_tokens - 1) if cpu else None,

@@ -161,7 +161,7 @@ def _measure(case: TtftCase, engine: Engine, watch: _Watch, held: int, new: int)
     return TtftResult(
         model=case.model,
         precision=engine.info.precision,
-        kernels_kind=case.kernels,
+        kernels_kind=engine.info.kernels,
         held_tokens=held,
         new_tokens=new,
         prefill_chunk=case.prefill_chunk,

@@ -205,6 +205,7 @@ def get_word(_typing: Any, at: Any, index: Any) -> Any:
 
 sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
 sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
+usleep = types.ExternalFunction("usleep", types.int32(types.int32))
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 

@@ -37,6 +37,7 @@ from engine.kernels.lanes import (
     sem_post,
     sem_wait,
     swap_if,
+    usleep,
 )
 
 Q4_0, Q4_1, Q8_0 = 0, 1, 2
@@ -44,7 +45,7 @@ KINDS = {"Q4_0": Q4_0, "Q4_1": Q4_1, "Q8_0": Q8_0}
 STORE, ADD, GATE, ATTEND = 0, 1, 2, 3
 COLUMNS = 10
 LINE = 128  # bytes between counters, so that two are never on one cache line
-_SPINS = 512
+_LOOKS, _YIELDS, _NAP_US = 2000, 50, 30
 
 
 class Score(NamedTuple):
@@ -105,11 +106,16 @@ def claim(at, chunks, generation):
 
 @_inner
 def wait(at, chunks, generation):
-    """Wait until every chunk of a stage is done. Lets others have the processor where that takes long."""
-    spins = 0
+    """Wait until every chunk of a stage is done.
+
+    Who does the last of them may have lost its processor, perhaps to us: after a while let others have it, then sleep.
+    """
+    looks = 0
     while load_acquire(at + LINE) < generation * chunks:
-        spins += 1
-        if spins >= _SPINS:
+        looks += 1
+        if looks > _LOOKS + _YIELDS:
+            usleep(_NAP_US)
+        elif looks > _LOOKS:
             sched_yield()
 
 

@@ -32,9 +32,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         nargs="+",
-        choices=("auto", "plain", "fused"),
+        choices=("auto", "plain", "fused", "quantised"),
         default=["auto"],
-        help="default: fused ones on CUDA in half precision, else plain torch",
+        help="default: fused on CUDA in half precision, quantised on the CPU for Q4_0, Q4_1 and Q8_0, else plain torch",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: the cgroup's quota)")
 
