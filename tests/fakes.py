@@ -247,6 +247,7 @@ class FakeEngine:
         self.closed = False
         self._prefill_chunk = prefill_chunk
         self._holding = False
+        self._hold_limit_s = HOLD_LIMIT_S
         self._death: BaseException | None = None
         self._may_step = threading.Semaphore(0)
         self.held = threading.Event()
@@ -269,9 +270,10 @@ class FakeEngine:
         """The next turn that begins raises `error` after that many tokens."""
         self.faults.append(Fault(after_tokens, error))
 
-    def hold(self) -> None:
-        """From now on every decode step waits for `allow` or `release`."""
+    def hold(self, limit_s: float = HOLD_LIMIT_S) -> None:
+        """From now on every decode step waits for `allow` or `release`, at most so long."""
         self._holding = True
+        self._hold_limit_s = limit_s
 
     def allow(self, steps: int) -> None:
         """Lets a held engine make that many more steps."""
@@ -391,7 +393,7 @@ class FakeEngine:
     def _step(self, context: FakeContext) -> None:
         if self._holding:
             self.held.set()
-            if not self._may_step.acquire(timeout=HOLD_LIMIT_S):
+            if not self._may_step.acquire(timeout=self._hold_limit_s):
                 raise AssertionError("the test held the engine and never released it")
             self.held.clear()
         if self._death is not None:

@@ -138,7 +138,7 @@ async def test_promise_03_in_full() -> None:
 async def silent_turn(ping_every_s: float, allowed_every_s: float, silent_s: float) -> None:
     """A turn that waits in the queue, without a byte, while its client pings."""
     engine = FakeEngine(answer=saying("at last"))
-    engine.hold()
+    engine.hold(silent_s + 20.0)
     async with running(engine, ping_interval_s=allowed_every_s) as app:
         options = [
             *(option for option in CLIENT_OPTIONS if option[0] != "grpc.keepalive_time_ms"),
