@@ -139,7 +139,7 @@ async def silent_turn(ping_every_s: float, allowed_every_s: float, silent_s: flo
     """A turn that waits in the queue, without a byte, while its client pings."""
     engine = FakeEngine(answer=saying("at last"))
     engine.hold(silent_s + 20.0)
-    async with running(engine, ping_interval_s=allowed_every_s) as app:
+    async with running(engine, ping_interval_s=allowed_every_s, hang_s=2 * silent_s) as app:
         options = [
             *(option for option in CLIENT_OPTIONS if option[0] != "grpc.keepalive_time_ms"),
             ("grpc.keepalive_time_ms", int(ping_every_s * 1000)),
