@@ -30,6 +30,7 @@ KEY_BYTES = 32
 SHORTEST_KEY = 24  # characters of a key made elsewhere
 HIGHEST_PRIORITY = 100  # what soloist.v1 lets anybody ask for
 NO_SESSIONS = "none"
+DEEPEST_NESTING = 8  # a right file has three levels
 
 _NAME = re.compile(r"[\w.@:/-]{1,64}", re.ASCII)
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
@@ -116,7 +117,9 @@ class KeyFile:
 def read_keys(path: Path) -> Keyring:
     """Read a file of keys. KeyFileError where anything in it is not what it must be."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        text = path.read_text(encoding="utf-8")
+        _check_depth(path, text)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -137,6 +140,16 @@ def read_keys(path: Path) -> Keyring:
     return Keyring(keys)
 
 
+def _check_depth(path: Path, text: str) -> None:
+    """Refuse deep nesting before `compose`, which recurses: keys are read while calls wait for them."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_NESTING:
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise KeyFileError(f"{path}:{line}: is nested deeper than a file of keys can be")
+
+
 def _entries(path: Path, root: yaml.Node | None) -> list[yaml.MappingNode]:
     example = "must hold `keys:` and below it entries that begin with `- name: ...`"
     if not isinstance(root, yaml.MappingNode) or [key.value for key, _ in root.value] != ["keys"]:
@@ -154,6 +167,8 @@ def _key(path: Path, entry: yaml.MappingNode) -> ApiKey:
     given: dict[str, tuple[str, str]] = {}
     for name, value in entry.value:
         where = f"{path}:{name.start_mark.line + 1}"
+        if not isinstance(name, yaml.ScalarNode):
+            raise KeyFileError(f"{where}: a field's name must be a single word")
         if name.value not in _FIELDS:
             close = difflib.get_close_matches(str(name.value), _FIELDS, n=1)
             raise KeyFileError(f"{where}: unknown field{f'; did you mean {close[0]}?' if close else ''}")

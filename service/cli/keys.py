@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _add(path: Path, entry: str) -> None:
     """Add an entry; the old file stays if the new one would not be right."""
-    trial = path.with_name(path.name + ".new")
+    trial = path.parent / (path.name + ".new")
     try:
         before = path.read_text(encoding="utf-8") if path.exists() else "keys:\n"
         with os.fdopen(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -55,6 +55,8 @@ def _add(path: Path, entry: str) -> None:
         trial.replace(path)
     except KeyFileError as error:
         raise UsageError(str(error).replace(str(trial), str(path))) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text") from None
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}") from None
     finally:

@@ -87,6 +87,8 @@ def test_a_key_does_not_show_in_what_is_printed_of_it() -> None:
         (f"keys:\n  - name: a\n    name: {KEY}\n", "name is set twice"),
         (f"keys:\n  - name: 'a b'\n    hash: {HASH}\n", "name must be 1 to 64"),
         (f"keys: {{\n  {KEY}\n", "is not YAML"),
+        (f"keys:\n  - name: a\n    [{KEY}]: b\n", ":3: a field's name must be a single word"),
+        ("keys: " + "[" * 3000, ":1: is nested deeper than a file of keys can be"),
     ],
 )
 def test_sec_05_a_bad_file_is_named_with_its_line_and_shows_nothing(tmp_path: Path, text: str, says: str) -> None:

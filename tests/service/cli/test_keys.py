@@ -48,3 +48,18 @@ def test_a_key_of_ones_own_is_hashed(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr("sys.stdin", io.StringIO("short\n"))
     assert main(["keys", "hash"]) == 2
     assert "short\n" not in capsys.readouterr().err
+
+
+def test_what_is_no_file_of_keys_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = tmp_path / "keys.yaml"
+    binary.write_bytes(b"\xff")
+    for path, code, says in (
+        (Path("/"), 1, "Is a directory"),
+        (tmp_path, 1, "Is a directory"),
+        (binary, 2, "not UTF-8"),
+    ):
+        assert main(["keys", "add", "web", "--file", str(path)]) == code
+        error = capsys.readouterr().err
+        assert says in error
+        assert error.count("\n") == 1
+    assert binary.read_bytes() == b"\xff"
