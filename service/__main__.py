@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Protocol, cast
 
 from engine.errors import EngineError, InvalidRequestError
@@ -45,6 +46,7 @@ class Subcommand(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the process's exit code. Only --help and --version leave by SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     try:
         parser, subcommand = _parser(words)
         arguments = parser.parse_args(words)
@@ -65,6 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # exit, so what is left goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _open_closed_streams() -> None:
+    """Where a caller closed standard streams (`<&-`), nothing comes in and output goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Subcommand | None]:

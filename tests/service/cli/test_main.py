@@ -66,3 +66,12 @@ def test_help_and_chat_do_not_import_torch(words: tuple[str, ...]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_standard_input_is_an_empty_one() -> None:
+    run = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m service chat <&-', sys.executable], capture_output=True, text=True, check=False
+    )
+
+    assert run.returncode == 2
+    assert run.stderr == "soloist: the piped input is empty; say something\n"
