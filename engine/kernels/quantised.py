@@ -10,12 +10,12 @@ All is said in addresses and calls each function from one place: Numba compiles 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import int64, njit, typeof
+from numba.core.caching import NullCache
 
 from engine.kernels.lanes import (
     add_release,
@@ -307,6 +307,10 @@ def take_part(s, me, helpers):
 def compile_step() -> None:
     """Compile `take_part`, or take it from the folder where an earlier process left it."""
     numbers: Any = (0.0 if name == "eps" else 0 for name in Score._fields)
-    with contextlib.suppress(RuntimeError):  # no folder can be written: compiled anew at every start
+    arguments = typeof(Score(*numbers)), int64, int64
+    try:
         take_part.enable_caching()
-    take_part.compile((typeof(Score(*numbers)), int64, int64))
+        take_part.compile(arguments)
+    except Exception:  # no folder can be written, the disk is full, or what is kept is damaged
+        take_part._cache = NullCache()
+        take_part.compile(arguments)
