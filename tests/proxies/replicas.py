@@ -56,6 +56,14 @@ class Replica:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and it says nothing more."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on as if nothing had been."""
+        self.process.send_signal(signal.SIGCONT)
+
     def drain(self) -> int:
         """SIGTERM, and its exit code."""
         self.process.terminate()
