@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed, 2 wrongly asked, 130 interrupted; `serve` adds its
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -66,6 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output left (`soloist chat | head`). Python would complain once more when it flushes at
         # exit, so what is left goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _complain("standard output: no space left on the device")
         return 1
 
 

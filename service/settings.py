@@ -42,6 +42,7 @@ class SettingsError(Exception):
 
 
 _OPTIONAL_FILE = optional(text, "none")
+_DEEPEST_NESTING = 4  # a right file has two levels
 _ACTIVE_TURNS = optional(count(1, 64), "auto")
 _HANG = optional(seconds(1, 86_400), "auto")
 
@@ -244,7 +245,9 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
 def _read_file(path: Path) -> dict[str, tuple[str, str]]:
     """Names to (source, text). Scalars stay as written: YAML 1.1 would turn `on`, `y` or `1_0` into other things."""
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        text = path.read_text(encoding="utf-8")
+        _check_depth(path, text)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
     except OSError as error:
         raise SettingsError(f"--config {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -257,6 +260,8 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
         raise SettingsError(f"{path}: must be a mapping of setting names to values")
     found: dict[str, tuple[str, str]] = {}
     for key, value in root.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise SettingsError(f"{path}: a setting's name must be plain text")
         source = f"{path}:{key.start_mark.line + 1}: {key.value}"
         if key.value not in _BY_NAME:
             near = _nearest(str(key.value), list(_BY_NAME))
@@ -267,11 +272,21 @@ def _read_file(path: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
+def _check_depth(path: Path, text: str) -> None:
+    """Refuse deep nesting before `compose`, which recurses."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_NESTING:
+            raise SettingsError(f"--config {path}: is nested deeper than settings can be")
+
+
 def _scalar(setting: Setting, source: str, node: yaml.Node) -> str:
     if isinstance(node, yaml.ScalarNode):
         return str(node.value)
-    if setting.kind.many and isinstance(node, yaml.SequenceNode):
-        return ",".join(_scalar(setting, source, item) for item in node.value)
+    is_list = setting.kind.many and isinstance(node, yaml.SequenceNode)
+    if is_list and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+        return ",".join(str(item.value) for item in node.value)
     raise SettingsError(f"{source}: must be a single value{', or a list of them' if setting.kind.many else ''}")
 
 

@@ -139,3 +139,14 @@ def test_words_that_yaml_1_1_would_change_stay_words(tmp_path: Path) -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         load_settings({"config": str(tmp_path / "absent.yaml")}, {})
+
+
+@pytest.mark.parametrize(
+    "text", ["? [a]\n: 3\n", "{[]: 3}\n", "graph_stages: &g [*g]\n", "[" * 3000, "graph_stages: [[a]]\n"]
+)
+def test_odd_yaml_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"config": str(file)}, {})
+    assert "\n" not in str(caught.value)
