@@ -32,7 +32,7 @@ class Pair:
         return [replica.target for replica in self.replicas]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("replicas")
     model = write_tiny_folder(folder / "model", sizes=Sizes(layers=4, width=128, context=512))

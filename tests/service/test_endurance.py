@@ -119,7 +119,7 @@ async def gaps_s(chat: ChatClient, go_on: Callable[[], Awaitable[bool]]) -> list
     return gaps
 
 
-@pytest.mark.parametrize(("clients", "deadline_s"), [(12, 8), in_full(100, 45)])
+@pytest.mark.parametrize(("clients", "deadline_s"), [(12, 4), in_full(100, 45)])
 @pytest.mark.parametrize("window", [0, 65_535], ids=["window-0", "window-64k"])
 async def test_promise_07_clients_that_never_read_cost_others_nothing(
     server: RunningServer, clients: int, deadline_s: int, window: int
@@ -170,7 +170,7 @@ async def test_promise_07_clients_that_never_read_cost_others_nothing(
     assert most >= clients * 3 // 4
     assert grown <= 50 * MIB
     assert free_s <= deadline_s + 1.0
-    assert medians[0] <= medians[1] * (1.1 if clients == 100 else 1.5)  # a short look is a rough one
+    assert medians[0] <= medians[1] * (1.1 if clients == 100 else 2.0)  # a short look is a rough one
 
 
 # Promise 8: floods of streams.
