@@ -89,6 +89,8 @@ _TYPES: dict[grpc.StatusCode, type[ChatError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: BadRequestError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    # A call that nobody here cancelled: the server did, which is how a stopping one ends what comes last.
+    grpc.StatusCode.CANCELLED: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.FAILED_PRECONDITION: ResumeRefusedError,

@@ -19,9 +19,17 @@ ROOT = Path(__file__).parents[2]
 # In namespaces of its own: what is mounted here and the interface that is brought up here are nobody else's.
 RESTRICTED = r"""
 set -eu
-python=$1; base=$2; home=~root; shift 2
+python=$1; base=$2; home=~root; project=$PWD; shift 2
 mount --make-rprivate /
+case $project in /tmp/*)  # a checkout that the new /tmp would hide: keep it, read-only
+    mount -t tmpfs tmpfs /mnt
+    mkdir /mnt/project && mount --bind "$project" /mnt/project
+esac
 mount -t tmpfs -o mode=1777 tmpfs /tmp
+case $project in /tmp/*)
+    mkdir -p "$project" && mount --bind /mnt/project "$project"
+    mount -o remount,bind,ro "$project" && umount /mnt/project && cd "$project"
+esac
 case $base in "$home"/*)  # an interpreter that only root reaches: show it, and nothing else of that home
     mkdir /tmp/base && mount --bind "$base" /tmp/base
     mount -t tmpfs -o mode=755 tmpfs "$home"
