@@ -23,17 +23,19 @@ from engine.events import (
     StepDone,
     VerifyMismatch,
 )
+from engine.known import KnownRows
 from engine.model import Decoder
 from engine.outputs import Token
 from engine.prefill import ChunkPrefill
-from engine.shapes import ChunkShape, StepShape, buckets, chunk_shapes
+from engine.shapes import ChunkShape, KnownShape, StepShape, buckets, chunk_shapes
 from tests.checkpoints import Sizes, write_tiny_folder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 CONTEXT = 1100  # buckets 256, 512, 1024, 1100
 CHUNKS = chunk_shapes(EngineConfig().prefill_chunk)
-CONFIGURED = 4 * len(buckets(CONTEXT)) + len(CHUNKS)
+WIDTHS = 3  # steps of 2, 4 and 8 known ids, with the fused kernels
+CONFIGURED = (4 + WIDTHS) * len(buckets(CONTEXT)) + len(CHUNKS)
 FAMILIES = ("llama", "qwen3")
 
 
@@ -183,7 +185,7 @@ def test_cug_04_capture_survives_another_threads_cuda_calls(folders: dict[str, P
 @pytest.fixture
 def failing_capture(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Steps fail while they are captured, in the way that the parameter names."""
-    honest_step, honest_chunk = Decoder.step, ChunkPrefill.run
+    honest_step, honest_chunk, honest_rows = Decoder.step, ChunkPrefill.run, KnownRows.run
 
     def fail() -> None:
         if torch.cuda.is_current_stream_capturing():
@@ -202,7 +204,13 @@ def failing_capture(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
         fail()
 
     monkeypatch.setattr(Decoder, "step", step)
+
+    def run_rows(self: KnownRows, shape: KnownShape) -> None:
+        honest_rows(self, shape)
+        fail()
+
     monkeypatch.setattr(ChunkPrefill, "run", run)
+    monkeypatch.setattr(KnownRows, "run", run_rows)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +280,7 @@ def test_promise_05_replays_and_eager_steps_add_up_exactly(folders: dict[str, Pa
     script = random.Random(50)
     heard = Heard()
     engine = opened(folders["qwen3"], heard, graph_context=512, graph_stages=("greedy", "sampled"), context=CONTEXT)
-    assert heard.captures == {CaptureOutcome.CAPTURED: 2 * 2 + len(CHUNKS)}
+    assert heard.captures == {CaptureOutcome.CAPTURED: 2 * (2 + WIDTHS) + len(CHUNKS)}
     for _ in range(50):
         prompt = [script.randrange(8, 200) for _ in range(script.choice((1, 3, 250, 505, 700)))]
         wants = script.choice(("greedy", "sampled", "truncated"))
