@@ -85,7 +85,7 @@ async def test_closing_the_stream_cancels_the_turn() -> None:
             async for event in events:
                 if isinstance(event, Delta):
                     break
-        await steps(engine, 3)
+            await steps(engine, 3)
         engine.allow(2)
         await until(lambda: in_flight(app) == 0)
     assert engine.decode_steps <= 5
