@@ -15,6 +15,7 @@ PROTOC_ENV := .tools/proto
 PROTO := proto/soloist/v1/chat.proto
 PROTO_BASE := proto/base.binpb
 NODE_CLIENT := tests/clients/node
+AWS_EMULATOR_ENV := .tools/ministack
 SOURCES := engine service tests
 
 .PHONY: help demo test test-all check gpu-test proto proto-base bench clean
@@ -27,11 +28,11 @@ demo: $(VENV)/.run
 	$(BIN)/soloist demo
 
 ## make test       the checks, then every test that needs no GPU
-test: check node-client
+test: check node-client aws-emulator
 	$(BIN)/pytest
 
 ## make test-all   the same, with the long form of the long tests
-test-all: check node-client
+test-all: check node-client aws-emulator
 	$(BIN)/pytest -m "not gpu"
 
 ## make gpu-test   the tests that need a CUDA device
@@ -42,7 +43,7 @@ gpu-test: $(VENV)/.dev
 bench: $(VENV)/.run
 	$(BIN)/soloist bench decode
 
-## make check      format, lint, types, import contracts, proto: no test is run
+## make check      format, lint, types, import contracts, proto, Terraform's own checks: no pytest
 check: $(VENV)/.dev $(PROTOC_ENV)/.stamp
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -56,6 +57,7 @@ check: $(VENV)/.dev $(PROTOC_ENV)/.stamp
 	for file in chat_pb2.py chat_pb2.pyi chat_pb2_grpc.py chat_pb2_grpc.pyi; do \
 		diff --brief proto/soloist/v1/$$file $(PROTOC_ENV)/fresh/soloist/v1/$$file || { echo 'run: make proto' >&2; exit 1; }; \
 	done
+	$(BIN)/python -m tests.terraform.check
 
 ## make proto      the Python code of proto/soloist/v1
 proto: $(PROTOC_ENV)/.stamp
@@ -105,4 +107,13 @@ node-client:
 
 $(NODE_CLIENT)/node_modules/.stamp: $(NODE_CLIENT)/package-lock.json
 	npm ci --prefix $(NODE_CLIENT) --no-audit --no-fund --silent
+	touch $@
+
+# An AWS on the loopback for the tests of terraform/ and of s3://. Its own environment: it pins the AWS libraries.
+.PHONY: aws-emulator
+aws-emulator: $(AWS_EMULATOR_ENV)/.stamp
+
+$(AWS_EMULATOR_ENV)/.stamp: tests/aws-emulator-requirements.txt | $(BIN)/pip
+	$(PYTHON) -m venv $(AWS_EMULATOR_ENV)
+	$(AWS_EMULATOR_ENV)/bin/pip --disable-pip-version-check --quiet install -r $<
 	touch $@

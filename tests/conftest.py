@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.aws_emulator import EMULATOR_PYTHON, AwsEmulator, start_emulator
 from tests.running_server import RunningServer, start_server
 
 
@@ -59,3 +60,12 @@ def real_server(embedded_model: Path, tmp_path_factory: pytest.TempPathFactory) 
     log = tmp_path_factory.mktemp("server") / "soloist.log"
     with start_server("--device", "cpu", "--context", "2048", log=log) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def aws_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsEmulator]:
+    """One emulated AWS for the whole run; take an account of your own: `aws_emulator.new_account()`."""
+    if not EMULATOR_PYTHON.exists():
+        absent("the AWS emulator is not installed: make aws-emulator")
+    with start_emulator(tmp_path_factory.mktemp("aws")) as emulator:
+        yield emulator
