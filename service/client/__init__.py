@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from service.client.answers import (
     Answer,
+    BrokenAnswer,
     Delta,
     Event,
     Finished,
@@ -43,6 +44,7 @@ from service.client.trust import Tls
 __all__ = [
     "Answer",
     "BadRequestError",
+    "BrokenAnswer",
     "BrokenStreamError",
     "ChatClient",
     "ChatError",

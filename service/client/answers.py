@@ -131,6 +131,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenAnswer:
+    """What a reader has of an answer that broke off, enough to go on with it.
+
+    Attributes:
+        resume_token: of its Started, or of the Finished that says it can be resumed.
+        token_ids: of the deltas so far. Without them the answer comes again from its first word, and is the same one.
+    """
+
+    resume_token: bytes
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GraphState:
     """Whether decode steps are graph replays; if not, `eager_reason` says why."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import grpc
 
 from service.client.answers import (
     Answer,
+    BrokenAnswer,
     Delta,
     Event,
     Finished,
@@ -25,13 +27,15 @@ from service.client.answers import (
     to_proto,
     utf8,
 )
-from service.client.errors import BrokenStreamError, bad_request, told_as_ours
+from service.client.errors import BrokenStreamError, UnavailableError, bad_request, told_as_ours
 from service.client.formats import ResponseFormat, proto_format
 from service.client.retries import Retries
-from service.client.servers import Servers
+from service.client.servers import Server, Servers
 from service.client.trust import Tls, bearer
 from service.client.turn import ResumeWish, Turn
 from soloist.v1 import chat_pb2, chat_pb2_grpc
+
+_Response = TypeVar("_Response")
 
 
 class Sampling(TypedDict, total=False):
@@ -101,24 +105,33 @@ class ChatClient:
         """Close the connections; running answers end with ClosedError."""
         await self._servers.close()
 
-    @property
-    def _stub(self) -> chat_pb2_grpc.ChatServiceAsyncStub:
-        return self._servers.current.stub
+    def speaking_as(self, api_key: str | None, metadata: Sequence[tuple[str, str]] = ()) -> ChatClient:
+        """A client over these same connections that sends another key and other metadata; closing one closes both."""
+        other = copy.copy(self)
+        other._metadata = (*metadata, *bearer(api_key))
+        return other
 
     async def stream(
-        self, messages: Messages, *, deadline_s: float | None = None, **sampling: Unpack[Sampling]
+        self,
+        messages: Messages,
+        *,
+        deadline_s: float | None = None,
+        broken: BrokenAnswer | None = None,
+        **sampling: Unpack[Sampling],
     ) -> AsyncGenerator[Event, None]:
         """One turn: one Started, any number of Delta, one Finished. Closing the iterator cancels it on the server.
 
         Until the first token the turn is asked again when a server is full or away; Started is therefore told
         together with the first token. After it, a broken answer is resumed: Resumed says so, and the deltas go on
-        where they were. `deadline_s` bounds all attempts together.
+        where they were. `deadline_s` bounds all attempts together. With `broken` this is the rest of that answer,
+        exactly, for a reader who asks for it with the same messages and parameters.
 
         Raises:
             ChatError: one of its derived types.
         """
         ends_s = None if deadline_s is None else time.monotonic() + deadline_s
-        turn = Turn(_request(messages, sampling), self._servers, self._metadata, self._retries, self._resume, ends_s)
+        request = _request(messages, sampling)
+        turn = Turn(request, self._servers, self._metadata, self._retries, self._resume, ends_s, broken)
         async with aclosing(turn.events()) as events:
             async for event in events:
                 yield event
@@ -151,16 +164,17 @@ class ChatClient:
     async def count_tokens(self, messages: Messages, *, deadline_s: float = 10.0) -> int:
         """How many tokens the server would read."""
         request = chat_pb2.CountTokensRequest(messages=to_proto(messages))
-        with told_as_ours():
-            response = await self._stub.CountTokens(request, timeout=deadline_s, metadata=self._metadata)
+        response = await self._any_server(
+            lambda stub: stub.CountTokens(request, timeout=deadline_s, metadata=self._metadata)
+        )
         return response.prompt_tokens
 
     async def server_info(self, *, deadline_s: float = 10.0) -> ServerInfo:
         """What is served."""
-        with told_as_ours():
-            info = await self._stub.GetServerInfo(
-                chat_pb2.GetServerInfoRequest(), timeout=deadline_s, metadata=self._metadata
-            )
+        request = chat_pb2.GetServerInfoRequest()
+        info = await self._any_server(
+            lambda stub: stub.GetServerInfo(request, timeout=deadline_s, metadata=self._metadata)
+        )
         graphs = info.graphs
         return ServerInfo(
             info.model,
@@ -175,8 +189,8 @@ class ChatClient:
 
     async def load(self, *, deadline_s: float = 10.0) -> ServerLoad:
         """How busy the server is."""
-        with told_as_ours():
-            load = await self._stub.GetLoad(chat_pb2.GetLoadRequest(), timeout=deadline_s, metadata=self._metadata)
+        request = chat_pb2.GetLoadRequest()
+        load = await self._any_server(lambda stub: stub.GetLoad(request, timeout=deadline_s, metadata=self._metadata))
         return ServerLoad(
             load.active_turns,
             load.queued_turns,
@@ -186,6 +200,22 @@ class ChatClient:
             load.kv_tokens_total,
             load.draining,
         )
+
+    async def _any_server(
+        self, call: Callable[[chat_pb2_grpc.ChatServiceAsyncStub], Awaitable[_Response]]
+    ) -> _Response:
+        """The response of the server that has the turns, or of the first after it that is not away."""
+        away: set[str] = set()
+        while True:
+            server: Server = self._servers.current
+            try:
+                with told_as_ours():
+                    return await call(server.stub)
+            except UnavailableError:
+                away.add(server.target)
+                self._servers.pass_on(server)
+                if self._servers.current.target in away:
+                    raise
 
 
 def _request(messages: Messages, sampling: Sampling) -> chat_pb2.ChatRequest:

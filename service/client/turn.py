@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import grpc
 
-from service.client.answers import Delta, Event, Finished, Resumed, Started, from_proto
+from service.client.answers import BrokenAnswer, Delta, Event, Finished, Resumed, Started, from_proto
 from service.client.errors import (
     BrokenStreamError,
     ChatError,
@@ -54,6 +54,7 @@ class Turn:
         retries: Retries,
         wish: ResumeWish,
         ends_s: float | None,
+        broken: BrokenAnswer | None = None,
     ) -> None:
         self._request = request
         self._servers = servers
@@ -68,7 +69,12 @@ class Turn:
         self._away: set[str] = set()  # addresses that failed since the last token
         self._failures = 0  # since the last token
         self._resumes = 0
+        self._told = False  # that the answer has begun
         self._broken: tuple[float, str] | None = None  # when and why
+        if broken is not None:
+            self._token = broken.resume_token
+            self._ids.extend(broken.token_ids)
+            _ask_for_rest(request, self._token, self._ids, self._mode)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """See ChatClient.stream."""
@@ -109,7 +115,7 @@ class Turn:
         return self._wish != "off" and bool(self._ids) and bool(self._token) and self._resumes < self._retries.resumes
 
     def _goes_on_after_error(self, server: Server, error: ChatError) -> bool:
-        if isinstance(error, ResumeRefusedError) and self._ids:
+        if isinstance(error, ResumeRefusedError) and (self._ids or self._request.HasField("resume")):
             self._refused.add(server.target)
             if self._wish == "fast" and len(self._refused | self._away) == len(self._servers):
                 self._mode = "fast"
@@ -133,7 +139,7 @@ class Turn:
         return None if too_late else wait_s
 
     def _break(self, cause: str) -> None:
-        if self._ids and self._broken is None:
+        if self._told and self._broken is None:
             self._broken = (time.monotonic(), cause)
 
     async def _one_attempt(self, server: Server) -> AsyncGenerator[Event, None]:
@@ -166,13 +172,12 @@ class Turn:
             return self._request
         request = chat_pb2.ChatRequest()
         request.CopyFrom(self._request)
-        request.resume.resume_token = self._token
-        request.resume.token_ids.extend(self._ids)
-        request.resume.mode = _MODES[self._mode]
+        _ask_for_rest(request, self._token, self._ids, self._mode)
         return request
 
     def _opening(self, started: Started, server: Server) -> Event:
         """What the reader is told of a call that has something to say."""
+        self._told = True
         if self._broken is None:
             return started
         (broken_s, cause), self._broken = self._broken, None
@@ -192,6 +197,13 @@ class Turn:
                 self._failures = 0
                 self._away.clear()
                 self._ids.extend(event.token_ids)
+
+
+def _ask_for_rest(request: chat_pb2.ChatRequest, token: bytes, ids: list[int], mode: Literal["exact", "fast"]) -> None:
+    request.ClearField("resume")
+    request.resume.resume_token = token
+    request.resume.token_ids.extend(ids)
+    request.resume.mode = _MODES[mode]
 
 
 async def _next_of(call: Any, *, ended: bool) -> chat_pb2.ChatEvent | None:
