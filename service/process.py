@@ -8,6 +8,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 
 from service.app import EXIT_CANNOT_START, EXIT_ENGINE_LOST, App, StartError
 from service.ops.health import Readiness
@@ -24,20 +26,40 @@ def run_server(settings: Settings) -> int:
 
     SIGTERM drains in order. SIGINT (Ctrl-C) skips the time for balancers. Each further signal skips a phase.
     """
-    set_up_logs(settings.log_level, settings.log_format)
+    log = set_up_logs(settings.log_level, settings.log_format)
+    _log_strays()
     try:
-        code = asyncio.run(_serve(settings))
+        code = asyncio.run(_serve(settings, lambda: log.writer.dropped))
     except StartError as error:
         logger.critical("cannot start", extra={"fields": {"error": str(error)}})
-        return EXIT_CANNOT_START
+        code = EXIT_CANNOT_START
+    except Exception:  # a bug of ours: Python would write it to a pipe that nobody may read
+        logger.critical("the server broke", exc_info=True)
+        code = EXIT_CANNOT_START
     logging.shutdown()
     if code == EXIT_ENGINE_LOST:
         os._exit(code)  # a lost device may hang whatever the interpreter does on its way out
     return code
 
 
-async def _serve(settings: Settings) -> int:
+def _log_strays() -> None:
+    """Let the log have what Python would write by itself: warnings, and errors that nobody caught."""
+    logging.captureWarnings(capture=True)
+
+    def in_thread(stray: threading.ExceptHookArgs) -> None:
+        if stray.exc_value is not None:
+            logger.error("a thread broke", exc_info=stray.exc_value)
+
+    def unraisable(stray: sys.UnraisableHookArgs) -> None:
+        logger.error("an error came where none can be raised", exc_info=stray.exc_value)
+
+    threading.excepthook = in_thread
+    sys.unraisablehook = unraisable
+
+
+async def _serve(settings: Settings, log_dropped: Callable[[], int] = lambda: 0) -> int:
     app = App(settings)
+    app.metrics.read_log_drops(log_dropped)
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:

@@ -74,7 +74,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until `target` says SERVING. An AssertionError with the end of the log, where `process` ends first or is late."""
+    """Until `target` says SERVING. An AssertionError with the end of the log, where `process` ends first or is late.
+
+    `log` is a file, or anything else where nothing is logged to one.
+    """
     with grpc.insecure_channel(target) as channel:
         try:
             # wait_for_ready: the port may not be open yet; the channel knocks until it is.
@@ -90,5 +93,5 @@ def await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> N
             reason = "ended its health watch"
         except grpc.RpcError as error:
             reason = f"did not become healthy: {error.code().name}"
-    tail = log.read_text(errors="replace")[-4000:]
+    tail = log.read_text(errors="replace")[-4000:] if log.is_file() else ""
     raise AssertionError(f"the server (exit code {process.poll()}) {reason}\n{tail}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from service.ops.log_writer import LAST_WORDS_S
+
 
 class Phase(IntEnum):
     """In order; a phase is never left backwards."""
@@ -32,6 +34,7 @@ class DrainTimes:
         handlers_s: handlers clean up: first those of turns, then, after the server's stop, all.
         watchers_s: streams that never end by themselves are cancelled after so long.
         observers_s: what is left of traces is sent, and the metrics port closed.
+        log_s: the last lines of the log are written.
     """
 
     propagation_s: float
@@ -41,11 +44,12 @@ class DrainTimes:
     handlers_s: float = 5.0
     watchers_s: float = 0.1
     observers_s: float = 5.0
+    log_s: float = LAST_WORDS_S
 
     @property
     def stop_s(self) -> float:
         """The longest that the stop takes, once the phases are over."""
-        return self.engine_s + 2 * self.handlers_s + self.watchers_s + self.observers_s
+        return self.engine_s + 2 * self.handlers_s + self.watchers_s + self.observers_s + self.log_s
 
     @property
     def total_s(self) -> float:

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from engine.events import CaptureOutcome, EagerReason, EngineEvent, GraphCaptured, PrefillDone, Progress, VerifyMismatch
 from service.errors import loggable
 from service.events import EngineStateChanged, ServiceEvent, SessionEvicted, TurnEnded, TurnRefused
+from service.ops.log_writer import LineHandler
 
 ROOT = "soloist"
 logger = logging.getLogger("soloist.server")
@@ -59,22 +60,21 @@ class HumanLines(logging.Formatter):
         return line
 
 
-def set_up_logs(level: str, form: str, stream: TextIO | None = None) -> bool:
-    """Send what this project logs to `stream` (standard error). Returns whether lines are for people.
+def set_up_logs(level: str, form: str, stream: TextIO | None = None) -> LineHandler:
+    """Send what this project logs to `stream` (standard error). Returns what takes the records there.
 
     `form` is auto, human or json; auto is human on a terminal.
     """
     stream = stream or sys.stderr
     human = form == "human" or (form == "auto" and stream.isatty())
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(HumanLines() if human else JsonLines())
-    # All but the first are modules under their own names.
-    for name in (ROOT, "service", "engine", "grpc", "asyncio", "opentelemetry"):
+    handler = LineHandler(stream, HumanLines() if human else JsonLines())
+    # All but the first and the last are modules under their own names.
+    for name in (ROOT, "service", "engine", "grpc", "asyncio", "opentelemetry", "py.warnings"):
         root = logging.getLogger(name)
         root.handlers[:] = [handler]
         root.setLevel(level.upper() if name in (ROOT, "service", "engine") else logging.WARNING)
         root.propagate = False
-    return human
+    return handler
 
 
 class ProgressLines:

@@ -45,6 +45,13 @@ def log() -> Iterator[io.StringIO]:
         logging.getLogger(name).propagate = True
 
 
+def logged(stream: io.StringIO) -> str:
+    """All that was logged so far."""
+    for handler in logging.getLogger("soloist").handlers:
+        handler.flush()
+    return stream.getvalue()
+
+
 class LeakyError(Exception):
     """A library's error: it quotes what it was given."""
 
@@ -137,7 +144,7 @@ async def test_sec_05_neither_keys_nor_content_reach_logs_or_metrics(
     metrics = generate_latest(app.metrics.registry).decode()
     assert (await asyncio.wait_for(run, 15) == 0) == (end == "drained")
 
-    text = log.getvalue()
+    text = logged(log)
     lines = [json.loads(line) for line in text.splitlines()]
     for secret in SECRETS:
         assert secret not in text
@@ -170,7 +177,7 @@ async def test_each_turn_leaves_one_line(tmp_path: Path, log: io.StringIO) -> No
         answer = await chat.ask("x", session_id="s")
     await app.close()
 
-    [line] = [line for line in map(json.loads, log.getvalue().splitlines()) if line["logger"] == "soloist.audit"]
+    [line] = [line for line in map(json.loads, logged(log).splitlines()) if line["logger"] == "soloist.audit"]
     assert line["request_id"] == answer.started.request_id
     assert line["end"] == "stop"
     assert line["prompt_tokens"] == answer.started.prompt_tokens

@@ -32,10 +32,17 @@ def test_promise_04_the_phases_come_in_order_and_last_as_long_as_they_may() -> N
 
 def test_the_longest_drain_is_every_phase_and_every_wait_of_the_stop() -> None:
     times = DrainTimes(
-        propagation_s=1.0, grace_s=2.0, ending_s=4.0, engine_s=8.0, handlers_s=16.0, watchers_s=64.0, observers_s=128.0
+        propagation_s=1.0,
+        grace_s=2.0,
+        ending_s=4.0,
+        engine_s=8.0,
+        handlers_s=16.0,
+        watchers_s=64.0,
+        observers_s=128.0,
+        log_s=256.0,
     )
 
-    assert times.stop_s == 8.0 + 2 * 16.0 + 64.0 + 128.0, "handlers are waited for twice"
+    assert times.stop_s == 8.0 + 2 * 16.0 + 64.0 + 128.0 + 256.0, "handlers are waited for twice"
     assert times.total_s == 1.0 + 2.0 + 4.0 + times.stop_s
 
 

@@ -39,13 +39,20 @@ def _restored() -> Iterator[None]:
     root.handlers[:], root.level, root.propagate = before[0], before[1], before[2]
 
 
+def written() -> None:
+    """Returns once all that was logged has come out."""
+    for handler in logging.getLogger("soloist").handlers:
+        handler.flush()
+
+
 def lines_of(stream: io.StringIO) -> list[dict[str, object]]:
+    written()
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_a_pipe_gets_json_with_the_facts_apart() -> None:
     stream = io.StringIO()
-    assert not set_up_logs("info", "auto", stream)
+    set_up_logs("info", "auto", stream)
 
     logger.info("call", extra={"fields": {"request_id": "r", "seconds": 0.5}})
     logger.debug("not this")
@@ -57,9 +64,10 @@ def test_a_pipe_gets_json_with_the_facts_apart() -> None:
 
 def test_a_terminal_gets_lines_for_people() -> None:
     stream = Terminal()
-    assert set_up_logs("info", "auto", stream)
+    set_up_logs("info", "auto", stream)
 
     logger.info("ready", extra={"fields": {"model": "m"}})
+    written()
 
     assert stream.getvalue().rstrip().endswith("info    ready  model=m")
 
@@ -69,6 +77,7 @@ def test_a_line_stays_one_line_whatever_a_fact_holds() -> None:
     set_up_logs("info", "json", stream)
 
     logger.info("x", extra={"fields": {"error": "two\nlines \x1b[31m caf\udce9"}})
+    written()
 
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
