@@ -32,6 +32,7 @@ from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
 from service.rpc.prompts import PromptRoom
 from service.rpc.server import Edge, ListenError, build_server
+from service.rpc.probes import ProbePort, build_probe_port
 from service.rpc.servicer import SERVICE_NAME, ChatServicer, EdgeLimits
 from service.rpc.tls import TlsError
 from service.setting_rules import is_loopback
@@ -108,6 +109,7 @@ class App:
         self._endpoint: MetricsEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._exit_code = EXIT_DRAINED
+        self._probes: ProbePort | None = None
         self._hang_s = hang_s(settings, "cpu")
 
     @property
@@ -122,19 +124,27 @@ class App:
         return self._endpoint.address if self._endpoint else None
 
     async def start(self) -> None:
-        """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
+        """Take all ports, serve health, and begin to load. StartError if a port cannot be had."""
         self._loop = asyncio.get_running_loop()
+    @property
+    def probe_address(self) -> str | None:
+        """The address of the port for probes as bound, if there is one."""
+        return self._probes.address if self._probes else None
+
         try:
             self._edge = build_server(
                 transport(self.settings),
+        health = HealthServicer(self.health, (SERVICE_NAME,))
                 access(self.settings),
                 self._chat,
-                HealthServicer(self.health, (SERVICE_NAME,)),
+                health,
                 lambda: ((TRAILER, self._load_report.encoded()),),
             )
             self._traces = traces(self.settings, version())
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
+            if self.settings.probe_listen is not None:
+                self._probes = build_probe_port(self.settings.probe_listen, health)
         except (ListenError, TlsError, KeyFileError, TracesAbsentError, MetricsAddressError) as error:
             raise StartError(str(error)) from None
         if self.settings.keys is not None and self.settings.tls_cert is None and not is_loopback(self.settings.listen):
@@ -143,6 +153,8 @@ class App:
         self.worker.start()
         fields = {"grpc": self.address, "metrics": self.metrics_address or "off", "version": version()}
         logger.info("listening; the model is loading", extra={"fields": fields})
+        if self._probes is not None:
+            await self._probes.server.start()
         self._tasks = [
             asyncio.create_task(self._serve_when_ready(), name="load"),
             asyncio.create_task(self._watch_worker(), name="watch"),
@@ -211,6 +223,8 @@ class App:
         if self._traces is not None:
             closing.append(asyncio.to_thread(self._traces.close, self.times.observers_s))
         if self._endpoint is not None:
+        if self._probes is not None:  # last of the ports: alive until the end
+            await self._probes.server.stop(0)
             closing.append(asyncio.to_thread(self._endpoint.close))
         await asyncio.gather(*closing)
         logger.info("stopped", extra={"fields": {"exit_code": self._exit_code}})
@@ -251,6 +265,7 @@ class App:
             "kv_tokens": model.slots * model.context,
             "kv_mib": model.kv_bytes >> 20,
             "grpc": self.address,
+        self.health.loaded()
             "metrics": self.metrics_address or "off",
         }
         logger.info("ready", extra={"fields": fields})

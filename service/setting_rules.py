@@ -22,6 +22,8 @@ def broken_rules(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("tls_cert", "tls_key"), "must be given together with the other of --tls-cert and --tls-key"
     if settings.tls_client_ca is not None and settings.tls_cert is None:
         yield ("tls_client_ca",), "needs --tls-cert and --tls-key: without TLS clients show no certificates"
+    yield from _broken_of_probes(settings)
+    yield from _broken_in_cluster(settings)
     if settings.insecure or settings.tls_cert is not None or settings.keys is not None:
         return
     if not is_loopback(settings.listen):
@@ -32,6 +34,32 @@ def broken_rules(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
                 "--insecure where something else keeps strangers away"
             ),
         )
+
+
+def _broken_of_probes(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name in ("listen", "metrics_listen"):
+        other = getattr(settings, name)
+        if settings.probe_listen is not None and other is not None and _same_port(settings.probe_listen, other):
+            yield ("probe_listen",), f"must be a port of its own; --{name.replace('_', '-')} has {other}"
+
+
+def _broken_in_cluster(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if settings.kubernetes:
+        for name in ("pod_name", "pod_namespace", "node_name"):
+            if getattr(settings, name) is None:
+                yield (
+                    ("kubernetes",),
+                    f"needs --{name.replace('_', '-')}, which a pod gets from the downward API (`fieldRef`)",
+                )
+    elif settings.do_not_disrupt_s > 0:
+        yield ("do_not_disrupt_s",), "needs --kubernetes: it is the cluster's API that holds Karpenter off"
+
+
+def _same_port(one: str, other: str) -> bool:
+    """Whether both would take one port of one address. Port 0 is any free one."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    everywhere = {"0.0.0.0", "[::]"}
+    return port == other_port != "0" and (host == other_host or bool(everywhere & {host, other_host}))
 
 
 def is_service_link(variable: str, value: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,9 +52,16 @@ def _listen_address(value: str) -> str:
     return f"{host}:{int(port)}"
 
 
+def _cluster_name(value: str) -> str:
+    if len(value) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", value):
+        raise ValueError("must be a name as Kubernetes has them: lower case, digits, `-` and `.`, at most 253")
+    return value
+
+
 text = Kind("TEXT", _text)
 flag = Kind("BOOL", _flag, lambda value: "true" if value else "false", alone="true")
 listen_address = Kind("HOST:PORT", _listen_address)
+cluster_name = Kind("NAME", _cluster_name)
 
 
 def choice(*options: str) -> Kind:

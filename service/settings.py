@@ -22,6 +22,7 @@ from service.setting_types import (
     Kind,
     choice,
     choices,
+    cluster_name,
     count,
     flag,
     listen_address,
@@ -42,6 +43,7 @@ class SettingsError(Exception):
 
 
 _OPTIONAL_FILE = optional(text, "none")
+_OPTIONAL_NAME = optional(cluster_name, "none")
 _DEEPEST_NESTING = 4  # a right file has two levels
 _ACTIVE_TURNS = optional(count(1, 64), "auto")
 _HANG = optional(seconds(1, 86_400), "auto")
@@ -59,6 +61,11 @@ class Settings:
     listen: str = _setting("127.0.0.1:50051", listen_address, "address of the gRPC port, HOST:PORT; port 0 picks one")
     metrics_listen: str | None = _setting(
         "127.0.0.1:9400", optional(listen_address, "off"), "address of the Prometheus endpoint, HOST:PORT, or `off`"
+    )
+    probe_listen: str | None = _setting(
+        None,
+        optional(listen_address, "off"),
+        "address of a second port, for kubelet's probes: health and nothing else, without TLS or keys; or `off`",
     )
     tls_cert: str | None = _setting(None, _OPTIONAL_FILE, "PEM certificate and chain: the gRPC port speaks TLS")
     tls_key: str | None = _setting(None, _OPTIONAL_FILE, "PEM key of the certificate")
@@ -83,6 +90,13 @@ class Settings:
     connection_age_grace_s: float = _setting(600.0, seconds(1, 86_400), "and closed so long after that")
     reflection: bool = _setting(True, flag, "serve gRPC reflection")
     open_reflection: bool = _setting(False, flag, "reflection needs no API key")
+    kubernetes: bool = _setting(False, flag, "talk to the cluster's API about the pod that this server runs in")
+    pod_name: str | None = _setting(None, _OPTIONAL_NAME, "name of that pod, from the downward API")
+    pod_namespace: str | None = _setting(None, _OPTIONAL_NAME, "its namespace")
+    node_name: str | None = _setting(None, _OPTIONAL_NAME, "the node that it runs on")
+    do_not_disrupt_s: float = _setting(
+        0.0, seconds(0, 3600), "longest time that answers may hold Karpenter off this pod's node; 0 is never"
+    )
     traces: str | None = _setting(
         None, optional(text, "off"), "OTLP collector, such as http://localhost:4317, or `off`"
     )

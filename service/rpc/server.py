@@ -91,7 +91,7 @@ def build_server(
     trailers: Callable[[], Trailers] = lambda: (),
 ) -> Edge:
     """Make the server and take its port. ListenError or TlsError, in one line, if it cannot be had."""
-    _check_port(transport.listen)
+    check_port(transport.listen)
     calls = CallInterceptor(transport.write_stall_s, access, trailers)
     server = grpc.aio.server(interceptors=(calls,), options=server_options(transport))
     chat_pb2_grpc.add_ChatServiceServicer_to_server(chat, server)
@@ -103,13 +103,13 @@ def build_server(
             port = server.add_insecure_port(transport.listen)
         else:
             port = server.add_secure_port(transport.listen, server_credentials(transport.tls))
-    except RuntimeError:  # taken since `_check_port`; gRPC has said more on standard error
+    except RuntimeError:  # taken since `check_port`; gRPC has said more on standard error
         raise ListenError(f"cannot listen on {transport.listen}") from None
     return Edge(server, calls, f"{transport.listen.rpartition(':')[0]}:{port}")
 
 
-def _check_port(listen: str) -> None:
-    """Try the port before gRPC does, which says what is wrong with it in lines of its own on standard error."""
+def check_port(listen: str) -> None:
+    """ListenError if the port cannot be had. Before gRPC tries, which says so in lines of its own on standard error."""
     host, _, port = listen.rpartition(":")
     try:
         for family, kind, protocol, _name, address in socket.getaddrinfo(

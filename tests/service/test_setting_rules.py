@@ -38,3 +38,47 @@ def test_beyond_the_loopback_needs_tls_or_keys_or_a_word(listen: str) -> None:
 def test_half_of_tls_is_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         load_settings(given, {})
+
+
+def test_the_port_for_probes_needs_no_permission() -> None:
+    load_settings({"probe_listen": "0.0.0.0:9401"}, {})
+
+
+@pytest.mark.parametrize(
+    ("probes", "says"),
+    [
+        ("127.0.0.1:50051", "--probe-listen: must be a port of its own; --listen has 127.0.0.1:50051"),
+        ("0.0.0.0:9400", "--probe-listen: must be a port of its own; --metrics-listen has 127.0.0.1:9400"),
+    ],
+)
+def test_the_port_for_probes_is_nobody_elses(probes: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        load_settings({"probe_listen": probes}, {})
+
+
+def test_ports_that_only_look_alike_are_fine() -> None:
+    load_settings({"probe_listen": "127.0.0.2:50051"}, {})
+    load_settings({"probe_listen": "127.0.0.1:0", "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}, {})
+    load_settings({"probe_listen": "127.0.0.1:9400", "metrics_listen": "off"}, {})
+
+
+POD = {"pod_name": "soloist-7d4b-x2x", "pod_namespace": "soloist", "node_name": "ip-10-0-0-1.ec2.internal"}
+
+
+@pytest.mark.parametrize("missing", POD)
+def test_the_cluster_is_asked_about_a_pod_that_has_a_name(missing: str) -> None:
+    load_settings({"kubernetes": "on", **POD}, {})
+    with pytest.raises(SettingsError, match=rf"--kubernetes: needs --{missing.replace('_', '-')}, .* downward API"):
+        load_settings({"kubernetes": "on", **POD, missing: None}, {})
+
+
+def test_karpenter_is_held_off_through_the_cluster_only() -> None:
+    load_settings({"kubernetes": "on", "do_not_disrupt_s": "600", **POD}, {})
+    with pytest.raises(SettingsError, match="--do-not-disrupt-s: needs --kubernetes"):
+        load_settings({"do_not_disrupt_s": "600"}, {})
+
+
+@pytest.mark.parametrize("name", ["../nodes/other", "Upper", "a/b", "-a", "x" * 254, "a\n"])
+def test_names_of_the_cluster_cannot_lead_elsewhere(name: str) -> None:
+    with pytest.raises(SettingsError, match="--pod-name: must be a name as Kubernetes has them"):
+        load_settings({"pod_name": name}, {})

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from service.ops.health import Health, Readiness
+from service.ops.health import Health, Question, Readiness
 from service.rpc.health import HealthServicer
 from service.rpc.server import REFLECTION_V1
 from service.rpc.servicer import SERVICE_NAME
@@ -38,6 +38,13 @@ async def test_check_knows_the_server_and_its_service_by_name() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await status_of(channel, "nobody")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_every_probe_has_an_answer_by_name_on_the_first_port_too() -> None:
+    async with running() as app, grpc.aio.insecure_channel(app.address) as channel:
+        assert [await status_of(channel, question) for question in Question] == [SERVING] * 3
+        app.health.move(Readiness.DRAINING)
+        assert [await status_of(channel, question) for question in Question] == [NOT_SERVING, SERVING, SERVING]
 
 
 async def test_watch_tells_each_change() -> None:
