@@ -19,20 +19,20 @@ from engine.errors import EngineError
 from engine.events import EngineEvent, Listener, VerifyMismatch
 from service.conversation import Conversations
 from service.errors import EngineLostError, loggable
-from service.events import Load, ServiceEvent, TokenMade
+from service.events import DrainCause, Load, ServiceEvent, TokenMade
 from service.keys import KeyFileError
 from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
 from service.ops.load_report import TRAILER, LoadReport
 from service.ops.logs import LogEvents
 from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
+from service.ops.step_reads import memory_bytes_per_s, step_weight_bytes
 from service.parts import TracesAbsentError, access, hang_s, limits, traces, transport
 from service.port import EnginePort
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
 from service.rpc.prompts import PromptRoom
 from service.rpc.server import Edge, ListenError, build_server
-from service.rpc.probes import ProbePort, build_probe_port
 from service.rpc.servicer import SERVICE_NAME, ChatServicer, EdgeLimits
 from service.rpc.tls import TlsError
 from service.setting_rules import is_loopback
@@ -88,6 +88,7 @@ class App:
         self.settings = settings
         self.health = Health()
         self.metrics = Metrics()
+        self.health.subscribe(self.metrics.move_readiness)
         self._log_events = LogEvents()
         self.worker = Worker(
             factory or engine_factory(settings.engine),
@@ -109,7 +110,6 @@ class App:
         self._endpoint: MetricsEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._exit_code = EXIT_DRAINED
-        self._probes: ProbePort | None = None
         self._hang_s = hang_s(settings, "cpu")
 
     @property
@@ -124,27 +124,19 @@ class App:
         return self._endpoint.address if self._endpoint else None
 
     async def start(self) -> None:
-        """Take all ports, serve health, and begin to load. StartError if a port cannot be had."""
+        """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
         self._loop = asyncio.get_running_loop()
-    @property
-    def probe_address(self) -> str | None:
-        """The address of the port for probes as bound, if there is one."""
-        return self._probes.address if self._probes else None
-
         try:
             self._edge = build_server(
                 transport(self.settings),
-        health = HealthServicer(self.health, (SERVICE_NAME,))
                 access(self.settings),
                 self._chat,
-                health,
+                HealthServicer(self.health, (SERVICE_NAME,)),
                 lambda: ((TRAILER, self._load_report.encoded()),),
             )
             self._traces = traces(self.settings, version())
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
-            if self.settings.probe_listen is not None:
-                self._probes = build_probe_port(self.settings.probe_listen, health)
         except (ListenError, TlsError, KeyFileError, TracesAbsentError, MetricsAddressError) as error:
             raise StartError(str(error)) from None
         if self.settings.keys is not None and self.settings.tls_cert is None and not is_loopback(self.settings.listen):
@@ -153,8 +145,6 @@ class App:
         self.worker.start()
         fields = {"grpc": self.address, "metrics": self.metrics_address or "off", "version": version()}
         logger.info("listening; the model is loading", extra={"fields": fields})
-        if self._probes is not None:
-            await self._probes.server.start()
         self._tasks = [
             asyncio.create_task(self._serve_when_ready(), name="load"),
             asyncio.create_task(self._watch_worker(), name="watch"),
@@ -168,8 +158,10 @@ class App:
         if not serving.cancelled() and (error := serving.exception()) is not None:
             raise error
 
-    def signal(self) -> None:
+    def signal(self, cause: DrainCause = DrainCause.SIGNAL) -> None:
         """A wish to leave: the first drains in order, each further one ends the present phase at once."""
+        if self._drain.phase is Phase.SERVING:
+            self.metrics.drain_began(cause)
         self._drain.signal(time.monotonic())
         self._stirred.set()
 
@@ -223,8 +215,6 @@ class App:
         if self._traces is not None:
             closing.append(asyncio.to_thread(self._traces.close, self.times.observers_s))
         if self._endpoint is not None:
-        if self._probes is not None:  # last of the ports: alive until the end
-            await self._probes.server.stop(0)
             closing.append(asyncio.to_thread(self._endpoint.close))
         await asyncio.gather(*closing)
         logger.info("stopped", extra={"fields": {"exit_code": self._exit_code}})
@@ -245,7 +235,17 @@ class App:
         self._hang_s = hang_s(self.settings, model.device)
         graphs = str(model.graphs().eager_reason or "on")
         self.metrics.serve_model(
-            Served(version(), model.name, model.device, model.precision, model.decoder, model.fingerprint, graphs)
+            Served(
+                version(),
+                model.name,
+                model.device,
+                model.precision,
+                model.decoder,
+                model.fingerprint,
+                graphs,
+                step_weight_bytes(model.architecture, model.precision, model.packed_bytes),
+                memory_bytes_per_s(model.device),
+            )
         )
         if self._traces is not None:
             self._traces.model = model.name
@@ -265,7 +265,6 @@ class App:
             "kv_tokens": model.slots * model.context,
             "kv_mib": model.kv_bytes >> 20,
             "grpc": self.address,
-        self.health.loaded()
             "metrics": self.metrics_address or "off",
         }
         logger.info("ready", extra={"fields": fields})

@@ -189,6 +189,22 @@ class StallCause(StrEnum):
     HOST = "host"  # neither step nor prefill: the engine's thread did something else, or nothing
 
 
+class DrainCause(StrEnum):
+    """What made a server leave. The metrics label has exactly these values."""
+
+    SIGNAL = "signal"  # SIGTERM or Ctrl-C: a roll-out, a scale-down, a person
+    NODE_DISRUPTION = "node_disruption"  # its node was marked to go: a spot notice, a consolidation
+
+
+class ClusterCall(StrEnum):
+    """What is asked of the Kubernetes API. The metrics label has exactly these values."""
+
+    DELETION_COST = "deletion_cost"
+    DO_NOT_DISRUPT = "do_not_disrupt"
+    WATCH_NODE = "watch_node"
+    EVENT = "event"
+
+
 @dataclass(frozen=True, slots=True)
 class TurnAdmitted:
     """A turn was let into the queue. `trace` as in its request."""

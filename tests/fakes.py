@@ -152,6 +152,7 @@ class FakeInfo:
     fingerprint: str = "fake-fingerprint"
     threads: int = 1
     kv_bytes: int = 1 << 20
+    packed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

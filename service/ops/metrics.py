@@ -6,12 +6,12 @@ from any thread. The file is longer than others because every name that a dashbo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 
 from engine.events import (
     CaptureCause,
@@ -20,15 +20,19 @@ from engine.events import (
     EngineEvent,
     GraphCaptured,
     PrefillDone,
+    Progress,
     SelfChecked,
     StepDone,
 )
 from service.events import (
+    ClusterCall,
+    DrainCause,
     FirstToken,
     Load,
     Refusal,
     ResumeMode,
     ServiceEvent,
+    SessionEvicted,
     StallCause,
     TokenMade,
     TurnEnd,
@@ -37,6 +41,8 @@ from service.events import (
     TurnStarted,
 )
 from service.ops.buckets import ANSWER_BUCKETS, FIRST_TOKEN_BUCKETS, TOKEN_BUCKETS
+from service.ops.health import Readiness
+from service.ops.start_phases import StartPhase, StartPhases
 
 MAX_GRAPH_LABELS = 128  # shapes are few; a runaway set becomes `other`
 OPERATION = "chat"
@@ -48,7 +54,12 @@ class MetricsAddressError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What soloist_info says, once the model is open."""
+    """What is known of the model once it is open: the labels of soloist_info, and two sizes.
+
+    Attributes:
+        step_weight_bytes: what a decode step reads of the weights, None where not known.
+        memory_bytes_per_s: what the device's memory could give, None where not known.
+    """
 
     version: str
     model: str
@@ -57,12 +68,14 @@ class Served:
     decoder: str
     fingerprint: str
     graphs: str
+    step_weight_bytes: int | None = None
+    memory_bytes_per_s: float | None = None
 
 
 class Metrics:
     """All figures of one server in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = CollectorRegistry()
         self._graph_labels: set[str] = set()
         self._captured: set[str] = set()
@@ -71,8 +84,7 @@ class Metrics:
         self._gen_ai()
         self._turns()
         self._load_gauges()
-        self._log_drops = _LogDrops()
-        self.registry.register(self._log_drops)
+        self._life(StartPhases(clock))
         ProcessCollector(registry=self.registry)
 
     # What there is.
@@ -97,6 +109,12 @@ class Metrics:
         self._graphs = self._gauge("soloist_graphs", "Graphs that can be replayed.")
         self._step_s = self._histogram("soloist_step_seconds", "Time of one step.", TOKEN_BUCKETS, ("mode",))
         self._checks = self._counter("soloist_self_checks", "Graphs compared with their eager twin.", ("outcome",))
+        self._step_bytes = self._gauge(
+            "soloist_step_weight_bytes", "Weights that a decode step reads, without keys and values; 0: not known."
+        )
+        self._memory_rate = self._gauge(
+            "soloist_memory_bandwidth_bytes_per_second", "The device's, by its data sheet; 0 where not known."
+        )
         # Replays of chunks are in `soloist_step_seconds{mode="prefill"}` and no others: so all of
         # `soloist_graph_replays_total` and `soloist_eager_steps_total` together is every decode step, once.
         self._eager_prefills = self._counter(
@@ -135,6 +153,7 @@ class Metrics:
 
     def _turns(self) -> None:
         self._gap_s = self._histogram("soloist_inter_token_seconds", "Between two tokens of one turn.", TOKEN_BUCKETS)
+        self._queue_s = self._histogram("soloist_queue_seconds", "From admission to the device.", FIRST_TOKEN_BUCKETS)
         self._stall_s = self._counter("soloist_stall_seconds", "Time tokens waited for other things.", ("cause",))
         self._requests = self._counter("soloist_requests", "Admitted turns that ended, by how.", ("reason",))
         self._rejections = self._counter("soloist_rejections", "Turns that were not admitted.", ("reason",))
@@ -160,6 +179,7 @@ class Metrics:
         self._active = self._gauge("soloist_active_turns", "Turns on the device.")
         self._wait_s = self._gauge("soloist_predicted_wait_seconds", "What a new turn would wait.")
         self._kv = self._gauge("soloist_kv_tokens", "Tokens of KV cache.", ("state",))
+        self._evicted = self._counter("soloist_kv_evicted_tokens", "KV cache of idle sessions that was forgotten.")
         self._info = self._gauge(
             "soloist_info",
             "What is served.",
@@ -170,6 +190,25 @@ class Metrics:
         self._vllm_kv = self._gauge("vllm:kv_cache_usage_perc", "Share of KV cache in use, 0 to 1.", ("model_name",))
         for state in ("used", "free", "host"):
             self._kv.labels(state)
+
+    def _life(self, start: StartPhases) -> None:
+        self._start = start
+        self._readiness = self._gauge("soloist_readiness", "1 for the state that holds, 0 for the others.", ("state",))
+        self._drains = self._counter("soloist_drains", "Times that the server began to leave, by why.", ("cause",))
+        self._start_s = self._gauge("soloist_start_seconds", "How long each part of the start took.", ("phase",))
+        self._load_bytes = self._gauge("soloist_load_bytes", "Bytes of the model that are loaded.")
+        self._load_total_bytes = self._gauge("soloist_load_total_bytes", "Bytes of the model in all.")
+        self._cluster = self._counter(
+            "soloist_kubernetes_requests", "Requests to the Kubernetes API.", ("operation", "outcome")
+        )
+        self.move_readiness(Readiness.LOADING)
+        for cause in DrainCause:
+            self._drains.labels(cause.value)
+        for phase in StartPhase:
+            self._start_s.labels(phase.value).set_function(partial(start.seconds, phase))
+        for operation in ClusterCall:
+            for outcome in ("ok", "failed"):
+                self._cluster.labels(operation.value, outcome)
 
     # What is told.
 
@@ -189,6 +228,22 @@ class Metrics:
             histogram.labels(OPERATION, served.model)
         for gauge in (self._vllm_waiting, self._vllm_running, self._vllm_kv):
             gauge.labels(served.model).set(0)
+        self._step_bytes.set(served.step_weight_bytes or 0)
+        self._memory_rate.set(served.memory_bytes_per_s or 0)
+        self._start.ready()
+
+    def move_readiness(self, to: Readiness) -> None:
+        """Health went to another state."""
+        for state in Readiness:
+            self._readiness.labels(state.value).set(state is to)
+
+    def drain_began(self, cause: DrainCause) -> None:
+        """The server leaves: told once, of what came first."""
+        self._drains.labels(cause.value).inc()
+
+    def cluster_asked(self, operation: ClusterCall, *, failed: bool) -> None:
+        """A request to the Kubernetes API came to its end; of a watch, each time that it had to be opened."""
+        self._cluster.labels(operation.value, "failed" if failed else "ok").inc()
 
     def show_load(self, load: Load) -> None:
         """How busy the server is now; told at every change and now and then."""
@@ -203,10 +258,6 @@ class Metrics:
             self._vllm_running.labels(self._model).set(load.active_turns)
             self._vllm_kv.labels(self._model).set(_share(load))
 
-    def read_log_drops(self, dropped: Callable[[], int]) -> None:
-        """Where the count of log lines that were dropped is asked for, at each look at the figures."""
-        self._log_drops.dropped = dropped
-
     def engine_event(self, event: EngineEvent) -> None:
         """Listener for the engine's events."""
         match event:
@@ -216,6 +267,11 @@ class Metrics:
             case StepDone(eager=EagerReason() as reason):
                 self._eager.labels(reason.value).inc()
                 self._step_s.labels("eager").observe(event.seconds)
+            case Progress():
+                self._start.progress(event)
+                if event.unit == "bytes":
+                    self._load_bytes.set(event.done)
+                    self._load_total_bytes.set(event.total)
             case SelfChecked():
                 self._checks.labels("sound" if event.sound else "mismatch").inc()
             case PrefillDone():
@@ -247,6 +303,7 @@ class Metrics:
                 self._since_admission_s[event.request_id] = event.since_admission_s
                 self._first_token_s.labels(OPERATION, self._model or "").observe(event.since_admission_s)
             case TurnStarted():
+                self._queue_s.observe(event.queue_s)
                 self._prefix.labels("session_cache").inc(event.cached_tokens)
                 self._prefix.labels("prefill").inc(event.prompt_tokens - event.cached_tokens)
                 self._tokens.labels("prompt").inc(event.prompt_tokens)
@@ -256,6 +313,8 @@ class Metrics:
                 self._rejections.labels(event.reason.value).inc()
             case TurnEnded():
                 self._turn_ended(event)
+            case SessionEvicted():
+                self._evicted.inc(event.kv_tokens)
             case _:
                 pass
 
@@ -309,17 +368,6 @@ def serve_metrics(metrics: Metrics, listen: str) -> MetricsEndpoint:
         thread.join()
 
     return MetricsEndpoint(f"{host}:{server.server_port}", stop)
-
-
-class _LogDrops(Collector):
-    """A counter that the log keeps: it must not be told of each line while it has none to spare."""
-
-    def __init__(self) -> None:
-        self.dropped: Callable[[], int] = lambda: 0
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        text = "Log lines that were dropped because nobody read them in time."
-        yield CounterMetricFamily("soloist_log_records_dropped", text, value=self.dropped())
 
 
 def _share(load: Load) -> float:

@@ -34,6 +34,10 @@ class InfoFacts(Protocol):
     def decoder(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def architecture(self) -> object: ...
+    @property
+    def packed_bytes(self) -> int | None: ...
 
 
 class GraphsPort(Protocol):
@@ -92,6 +96,8 @@ class ServedModel:
     precision: str
     decoder: str
     fingerprint: str
+    architecture: object
+    packed_bytes: int | None
     vocabulary: int
     defaults: SamplingDefaults
     text: PromptText
@@ -110,6 +116,8 @@ def served_model(engine: ModelPort) -> ServedModel:
         precision=info.precision,
         decoder=info.decoder,
         fingerprint=info.fingerprint,
+        architecture=info.architecture,
+        packed_bytes=info.packed_bytes,
         vocabulary=engine.text.tokenizer.vocabulary,
         defaults=engine.defaults,
         text=engine.text,

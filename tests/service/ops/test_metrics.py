@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 import urllib.request
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.events import CaptureCause, CaptureOutcome, EagerReason, GraphCaptured, PrefillDone, StepDone
+from engine.events import CaptureCause, CaptureOutcome, EagerReason, GraphCaptured, PrefillDone, Progress, StepDone
 from service.client import ChatClient
 from service.events import (
+    ClusterCall,
+    DrainCause,
     FirstToken,
     Load,
     Refusal,
+    ResumeMode,
+    SessionEvicted,
     StallCause,
     TokenMade,
     TurnEnd,
@@ -22,6 +28,7 @@ from service.events import (
     TurnStarted,
 )
 from service.ops.buckets import ANSWER_BUCKETS, FIRST_TOKEN_BUCKETS, TOKEN_BUCKETS
+from service.ops.health import Readiness
 from service.ops.metrics import MAX_GRAPH_LABELS, Metrics, Served, serve_metrics
 from tests.fakes import FakeEngine, saying
 from tests.service.running import running
@@ -37,6 +44,11 @@ NAMES = {
     "soloist_queue_depth", "soloist_active_turns", "soloist_predicted_wait_seconds", "soloist_kv_tokens",
     "soloist_prefix_tokens_total", "soloist_tokens_total", "soloist_info", "vllm:num_requests_waiting",
     "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
+    # Beyond the fixed names, those that dashboards and rules read.
+    "soloist_queue_seconds", "soloist_kv_evicted_tokens_total", "soloist_readiness", "soloist_drains_total",
+    "soloist_start_seconds", "soloist_load_bytes", "soloist_load_total_bytes", "soloist_kubernetes_requests_total",
+    "soloist_step_weight_bytes", "soloist_memory_bandwidth_bytes_per_second", "soloist_eager_prefills_total",
+    "soloist_self_checks_total",
 }  # fmt: skip
 
 
@@ -77,23 +89,37 @@ def test_every_promised_name_exists_once_a_model_is_served() -> None:
     assert exposed(metrics) >= NAMES
 
 
-def test_every_series_of_a_closed_set_is_there_at_0() -> None:
+CLOSED: tuple[tuple[str, dict[str, Iterable[str]]], ...] = (
+    ("soloist_eager_steps_total", {"reason": EagerReason}),
+    ("soloist_eager_prefills_total", {"reason": EagerReason}),
+    ("soloist_requests_total", {"reason": TurnEnd}),
+    ("soloist_rejections_total", {"reason": Refusal}),
+    ("soloist_stall_seconds_total", {"cause": StallCause}),
+    ("soloist_graph_captures_total", {"cause": CaptureCause, "outcome": CaptureOutcome}),
+    ("soloist_graph_capture_seconds_count", {"cause": CaptureCause}),
+    ("soloist_step_seconds_count", {"mode": ("replay", "eager", "prefill")}),
+    ("soloist_self_checks_total", {"outcome": ("sound", "mismatch")}),
+    ("soloist_resumes_total", {"mode": ResumeMode}),
+    ("soloist_prefix_tokens_total", {"source": ("session_cache", "prefill")}),
+    ("soloist_tokens_total", {"kind": ("prompt", "completion", "discarded")}),
+    ("soloist_kv_tokens", {"state": ("used", "free", "host")}),
+    ("soloist_drains_total", {"cause": DrainCause}),
+    ("soloist_kubernetes_requests_total", {"operation": ClusterCall, "outcome": ("ok", "failed")}),
+)
+
+
+@pytest.mark.parametrize(("name", "labels"), CLOSED, ids=[name for name, _ in CLOSED])
+def test_every_series_of_a_closed_set_is_there_at_0(name: str, labels: dict[str, Iterable[str]]) -> None:
     metrics = Metrics()
 
-    for reason in EagerReason:
-        assert value(metrics, "soloist_eager_steps_total", reason=reason.value) == 0
-        assert value(metrics, "soloist_eager_prefills_total", reason=reason.value) == 0
-    for end in TurnEnd:
-        assert value(metrics, "soloist_requests_total", reason=end.value) == 0
-    for refusal in Refusal:
-        assert value(metrics, "soloist_rejections_total", reason=refusal.value) == 0
-    for stall in StallCause:
-        assert value(metrics, "soloist_stall_seconds_total", cause=stall.value) == 0
-    for cause in CaptureCause:
-        for outcome in CaptureOutcome:
-            assert value(metrics, "soloist_graph_captures_total", cause=cause.value, outcome=outcome.value) == 0
-    for mode in ("replay", "eager", "prefill"):
-        assert value(metrics, "soloist_step_seconds_count", mode=mode) == 0
+    for values in itertools.product(*labels.values()):
+        assert value(metrics, name, **dict(zip(labels, map(str, values), strict=True))) == 0
+
+
+def test_a_server_begins_loading() -> None:
+    metrics = Metrics()
+
+    assert [value(metrics, "soloist_readiness", state=state) for state in Readiness] == [1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("buckets", [TOKEN_BUCKETS, FIRST_TOKEN_BUCKETS, ANSWER_BUCKETS])
@@ -217,6 +243,7 @@ def test_a_turn_is_accounted_for() -> None:
     assert value(metrics, "soloist_stall_seconds_total", cause="prefill") == 0.05
     assert value(metrics, "soloist_rejections_total", reason="queue_full") == 1
     assert value(metrics, "soloist_cancel_to_idle_seconds_count") == 1
+    assert value(metrics, "soloist_queue_seconds_sum") == 0.1
     per_token = value(metrics, "gen_ai_server_time_per_output_token_seconds_sum", **labels)
     assert per_token == pytest.approx((2.0 - 0.5) / 10)
     assert not metrics._since_admission_s
@@ -231,6 +258,60 @@ def test_load_is_shown_under_our_names_and_vllms() -> None:
     assert value(metrics, "soloist_active_turns") == value(metrics, "vllm:num_requests_running", model_name="m") == 1
     assert value(metrics, "soloist_kv_tokens", state="free") == 75
     assert value(metrics, "vllm:kv_cache_usage_perc", model_name="m") == 0.25
+
+
+def test_a_start_is_shown_while_it_lasts() -> None:
+    now_s = 10.0
+    metrics = Metrics(lambda: now_s)
+    now_s += 2.0
+    metrics.engine_event(Progress("load", 30, 120, "bytes"))
+    now_s += 1.0
+
+    assert value(metrics, "soloist_start_seconds", phase="open") == 2.0
+    assert value(metrics, "soloist_start_seconds", phase="load") == 1.0
+    assert value(metrics, "soloist_load_bytes") == 30
+    assert value(metrics, "soloist_load_total_bytes") == 120
+    metrics.engine_event(Progress("capture", 1, 5, "graphs"))
+    assert value(metrics, "soloist_load_total_bytes") == 120
+
+
+def test_the_bandwidth_share_has_both_sides_or_says_0() -> None:
+    metrics = Metrics()
+    metrics.serve_model(SERVED)
+    assert value(metrics, "soloist_step_weight_bytes") == 0
+    assert value(metrics, "soloist_memory_bandwidth_bytes_per_second") == 0
+
+    metrics.serve_model(replace(SERVED, step_weight_bytes=1000, memory_bytes_per_s=6e11))
+    assert value(metrics, "soloist_step_weight_bytes") == 1000
+    assert value(metrics, "soloist_memory_bandwidth_bytes_per_second") == 6e11
+
+
+def test_cache_that_is_forgotten_is_counted() -> None:
+    metrics = Metrics()
+    metrics.service_event(SessionEvicted(700))
+
+    assert value(metrics, "soloist_kv_evicted_tokens_total") == 700
+
+
+def test_requests_to_the_cluster_are_counted_by_how_they_ended() -> None:
+    metrics = Metrics()
+    metrics.cluster_asked(ClusterCall.DELETION_COST, failed=False)
+    metrics.cluster_asked(ClusterCall.DELETION_COST, failed=True)
+
+    for outcome in ("ok", "failed"):
+        assert value(metrics, "soloist_kubernetes_requests_total", operation="deletion_cost", outcome=outcome) == 1
+
+
+async def test_a_server_that_leaves_is_counted_once_by_what_came_first() -> None:
+    async with running(FakeEngine()) as app:
+        assert value(app.metrics, "soloist_readiness", state="serving") == 1
+        app.signal(DrainCause.NODE_DISRUPTION)
+        app.signal()
+        await app.run()
+
+        assert value(app.metrics, "soloist_drains_total", cause="node_disruption") == 1
+        assert value(app.metrics, "soloist_drains_total", cause="signal") == 0
+        assert value(app.metrics, "soloist_readiness", state="draining") == 1
 
 
 def fetch(address: str) -> str:
