@@ -31,6 +31,7 @@ from service.parts import TracesAbsentError, access, hang_s, limits, traces, tra
 from service.port import EnginePort
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
+from service.rpc.probes import ProbePort, build_probe_port
 from service.rpc.prompts import PromptRoom
 from service.rpc.server import Edge, ListenError, build_server
 from service.rpc.servicer import SERVICE_NAME, ChatServicer, EdgeLimits
@@ -107,6 +108,7 @@ class App:
         self._stirred = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._edge: Edge | None = None
+        self._probes: ProbePort | None = None
         self._endpoint: MetricsEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._exit_code = EXIT_DRAINED
@@ -123,17 +125,25 @@ class App:
         """The metrics endpoint's address as bound, if there is one."""
         return self._endpoint.address if self._endpoint else None
 
+    @property
+    def probe_address(self) -> str | None:
+        """The address of the port for probes as bound, if there is one."""
+        return self._probes.address if self._probes else None
+
     async def start(self) -> None:
-        """Take both ports, serve health, and begin to load. StartError if a port cannot be had."""
+        """Take all ports, serve health, and begin to load. StartError if a port cannot be had."""
         self._loop = asyncio.get_running_loop()
+        health = HealthServicer(self.health, (SERVICE_NAME,))
         try:
             self._edge = build_server(
                 transport(self.settings),
                 access(self.settings),
                 self._chat,
-                HealthServicer(self.health, (SERVICE_NAME,)),
+                health,
                 lambda: ((TRAILER, self._load_report.encoded()),),
             )
+            if self.settings.probe_listen is not None:
+                self._probes = build_probe_port(self.settings.probe_listen, health)
             self._traces = traces(self.settings, version())
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
@@ -142,6 +152,8 @@ class App:
         if self.settings.keys is not None and self.settings.tls_cert is None and not is_loopback(self.settings.listen):
             logger.warning("keys travel in plain text: give --tls-cert and --tls-key, or end TLS before this server")
         await self._edge.server.start()
+        if self._probes is not None:
+            await self._probes.server.start()
         self.worker.start()
         fields = {"grpc": self.address, "metrics": self.metrics_address or "off", "version": version()}
         logger.info("listening; the model is loading", extra={"fields": fields})
@@ -210,6 +222,8 @@ class App:
         await self._edge.server.stop(self.times.watchers_s)
         if not await self._edge.calls.wait_ended(self.times.handlers_s):
             logger.error("some handlers did not end in time")
+        if self._probes is not None:  # last of the ports: alive until the end
+            await self._probes.server.stop(0)
         self._prompts.close()
         closing = []
         if self._traces is not None:
@@ -250,6 +264,7 @@ class App:
         if self._traces is not None:
             self._traces.model = model.name
         self._chat.serve(model, Conversations(self.worker), self.worker.load)
+        self.health.loaded()
         if self.health.state is Readiness.LOADING:
             self._move_health(Readiness.SERVING)
         if model.slots < self.settings.engine.slots:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from engine.events import (
     CaptureCause,
@@ -85,6 +87,8 @@ class Metrics:
         self._turns()
         self._load_gauges()
         self._life(StartPhases(clock))
+        self._log_drops = _LogDrops()
+        self.registry.register(self._log_drops)
         ProcessCollector(registry=self.registry)
 
     # What there is.
@@ -258,6 +262,10 @@ class Metrics:
             self._vllm_running.labels(self._model).set(load.active_turns)
             self._vllm_kv.labels(self._model).set(_share(load))
 
+    def read_log_drops(self, dropped: Callable[[], int]) -> None:
+        """Where the count of log lines that were dropped is asked for, at each look at the figures."""
+        self._log_drops.dropped = dropped
+
     def engine_event(self, event: EngineEvent) -> None:
         """Listener for the engine's events."""
         match event:
@@ -368,6 +376,17 @@ def serve_metrics(metrics: Metrics, listen: str) -> MetricsEndpoint:
         thread.join()
 
     return MetricsEndpoint(f"{host}:{server.server_port}", stop)
+
+
+class _LogDrops(Collector):
+    """A counter that the log keeps: it must not be told of each line while it has none to spare."""
+
+    def __init__(self) -> None:
+        self.dropped: Callable[[], int] = lambda: 0
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        text = "Log lines that were dropped because nobody read them in time."
+        yield CounterMetricFamily("soloist_log_records_dropped", text, value=self.dropped())
 
 
 def _share(load: Load) -> float:
