@@ -48,10 +48,12 @@ def params_for(engine: Engine, form: AnswerForm | None, **wishes: Any) -> Sampli
     return SamplingParams(**{"temperature": 1.0, "max_tokens": 3000, "logit_bias": bias, "grammar": grammar, **wishes})
 
 
-def tokens_of(engine: Engine, params: SamplingParams, resumption: Resumption | None = None) -> list[Token]:
+def tokens_of(
+    engine: Engine, params: SamplingParams, resumption: Resumption | None = None, prompt: Sequence[int] = PROMPT
+) -> list[Token]:
     context = engine.open_context()
     try:
-        steps = list(engine.generate(context, PROMPT, params, resumption))
+        steps = list(engine.generate(context, prompt, params, resumption))
     finally:
         context.close()
     return [step for step in steps if isinstance(step, Token)]
@@ -168,6 +170,18 @@ def test_a_broken_answer_goes_on_with_the_same_words(engine: Engine, wishes: dic
     for made in range(1, len(whole), max(1, len(whole) // 12)):
         rest = tokens_of(engine, params, Resumption(tuple(whole[:made])))
         assert [token.token_id for token in rest] == whole[made:]
+
+
+@pytest.mark.parametrize("prompt", [[9, 10, 11], list(range(20, 60)), [9 + (7 * i) % 200 for i in range(230)]], ids=len)
+@pytest.mark.parametrize("every", [21, pytest.param(1, marks=pytest.mark.slow)])
+def test_promise_08_an_answer_with_a_form_broken_after_any_token(engine: Engine, prompt: list[int], every: int) -> None:
+    form = AnswerForm.json_schema(NESTED.replace('"maxItems": 9', '"minItems": 30'))
+    params = params_for(engine, form, seed=5, max_tokens=64, logit_bias={})
+    whole = [token.token_id for token in tokens_of(engine, params, prompt=prompt)]
+    assert len(whole) == 64
+    for made in range(0, len(whole) + 1, every):
+        rest = tokens_of(engine, params, Resumption(tuple(whole[:made])), prompt)
+        assert [token.token_id for token in rest] == whole[made:], f"broken after {made}"
 
 
 def test_an_answer_resumed_in_haste_keeps_its_form(engine: Engine) -> None:
