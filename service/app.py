@@ -25,7 +25,8 @@ from service.ops.drain import Drain, DrainTimes, Phase
 from service.ops.health import Health, Readiness
 from service.ops.load_report import TRAILER, LoadReport
 from service.ops.logs import LogEvents
-from service.ops.metrics import Metrics, MetricsAddressError, MetricsEndpoint, Served, serve_metrics
+from service.ops.metrics import Metrics, Served
+from service.ops.metrics_port import MetricsAddressError, MetricsEndpoint, serve_metrics
 from service.ops.step_reads import memory_bytes_per_s, step_weight_bytes
 from service.parts import TracesAbsentError, access, hang_s, limits, traces, transport
 from service.port import EnginePort

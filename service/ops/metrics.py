@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler, ProcessCollector
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
@@ -48,10 +49,6 @@ from service.ops.start_phases import StartPhase, StartPhases
 
 MAX_GRAPH_LABELS = 128  # shapes are few; a runaway set becomes `other`
 OPERATION = "chat"
-
-
-class MetricsAddressError(Exception):
-    """The metrics port cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +263,10 @@ class Metrics:
         """Where the count of log lines that were dropped is asked for, at each look at the figures."""
         self._log_drops.dropped = dropped
 
+    def page(self) -> type[BaseHTTPRequestHandler]:
+        """What answers an HTTP request for the figures."""
+        return MetricsHandler.factory(self.registry)
+
     def engine_event(self, event: EngineEvent) -> None:
         """Listener for the engine's events."""
         match event:
@@ -344,38 +345,6 @@ class Metrics:
             return "other"
         self._graph_labels.add(graph)
         return graph
-
-
-@dataclass(slots=True)
-class MetricsEndpoint:
-    """The HTTP endpoint `/metrics`, on threads of its own.
-
-    Attributes:
-        address: HOST:PORT as bound.
-    """
-
-    address: str
-    _stop: Callable[[], None]
-
-    def close(self) -> None:
-        """Frees the port."""
-        self._stop()
-
-
-def serve_metrics(metrics: Metrics, listen: str) -> MetricsEndpoint:
-    """Open the endpoint. MetricsAddressError, in one line, if the port cannot be had."""
-    host, _, port = listen.rpartition(":")
-    try:
-        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=metrics.registry)
-    except OSError as error:
-        raise MetricsAddressError(f"cannot listen on {listen} for metrics: {error.strerror or error}") from None
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return MetricsEndpoint(f"{host}:{server.server_port}", stop)
 
 
 class _LogDrops(Collector):

@@ -29,7 +29,8 @@ from service.events import (
 )
 from service.ops.buckets import ANSWER_BUCKETS, FIRST_TOKEN_BUCKETS, TOKEN_BUCKETS
 from service.ops.health import Readiness
-from service.ops.metrics import MAX_GRAPH_LABELS, Metrics, Served, serve_metrics
+from service.ops.metrics import MAX_GRAPH_LABELS, Metrics, Served
+from service.ops.metrics_port import serve_metrics
 from tests.fakes import FakeEngine, saying
 from tests.service.running import running
 
