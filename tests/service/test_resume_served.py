@@ -108,7 +108,8 @@ async def test_promise_08_a_sessions_broken_turn_goes_on_elsewhere(apps: list[Ap
             assert ids(broken) + ids(again) == ids(whole)
             assert text(broken) + text(again) == text(whole)
             assert again[-1].finished.usage.completion_tokens == 24
-            assert again[1].delta.index == len(ids(broken))
+            # On a loaded machine a message may hold many ids, and then nothing may be left to play.
+            assert not ids(again) or again[1].delta.index == len(ids(broken))
 
 
 async def test_the_seed_that_the_server_chose_is_kept(apps: list[App]) -> None:
