@@ -16,7 +16,8 @@ PROTO := proto/soloist/v1/chat.proto
 PROTO_BASE := proto/base.binpb
 NODE_CLIENT := tests/clients/node
 AWS_EMULATOR_ENV := .tools/ministack
-SOURCES := engine service tests
+# As many test processes as cores, within reason: each holds a torch. The tests of one file share its servers.
+WORKERS := -n logical --maxprocesses 4 --dist loadfile
 
 .PHONY: help demo test test-all check gpu-test proto proto-base bench clean
 
