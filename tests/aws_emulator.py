@@ -76,9 +76,9 @@ class AwsEmulator:
     log: Path
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(100_000_000_001))
 
-    def new_account(self) -> AwsAccount:
+    def new_account(self, region: str = REGION) -> AwsAccount:
         """An account that nobody has used yet."""
-        return AwsAccount(self.url, str(next(self._ids)))
+        return AwsAccount(self.url, str(next(self._ids)), region)
 
 
 @contextlib.contextmanager
