@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -19,6 +19,7 @@ class Kind:
         show: value to the text an operator would write.
         many: the text may be a YAML list, too.
         alone: what its flag says without a value; None needs one.
+        schema: the same as JSON Schema, for values that are typed before they get here.
     """
 
     metavar: str
@@ -26,6 +27,7 @@ class Kind:
     show: Callable[[Any], str] = str
     many: bool = False
     alone: str | None = None
+    schema: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _text(value: str) -> str:
@@ -58,10 +60,10 @@ def _cluster_name(value: str) -> str:
     return value
 
 
-text = Kind("TEXT", _text)
-flag = Kind("BOOL", _flag, lambda value: "true" if value else "false", alone="true")
-listen_address = Kind("HOST:PORT", _listen_address)
-cluster_name = Kind("NAME", _cluster_name)
+text = Kind("TEXT", _text, schema={"type": "string", "pattern": r"\S"})
+flag = Kind("BOOL", _flag, lambda value: "true" if value else "false", alone="true", schema={"type": "boolean"})
+listen_address = Kind("HOST:PORT", _listen_address, schema={"type": "string", "pattern": r"^\S+:\d{1,5}$"})
+cluster_name = Kind("NAME", _cluster_name, schema={"type": "string", "maxLength": 253})
 
 
 def choice(*options: str) -> Kind:
@@ -72,7 +74,7 @@ def choice(*options: str) -> Kind:
             raise ValueError(f"must be one of {', '.join(options)}")
         return value.strip()
 
-    return Kind("{" + ",".join(options) + "}", parse)
+    return Kind("{" + ",".join(options) + "}", parse, schema={"enum": list(options)})
 
 
 def choices(*options: str) -> Kind:
@@ -84,7 +86,8 @@ def choices(*options: str) -> Kind:
             raise ValueError(f"must be some of {', '.join(options)}, with commas between them")
         return tuple(dict.fromkeys(words))
 
-    return Kind("A,B,...", parse, ",".join, many=True)
+    schema = {"type": "array", "items": {"enum": list(options)}, "uniqueItems": True}
+    return Kind("A,B,...", parse, ",".join, many=True, schema=schema)
 
 
 def count(low: int, high: int) -> Kind:
@@ -99,7 +102,7 @@ def count(low: int, high: int) -> Kind:
             raise ValueError(f"must be a whole number from {low} to {high}")
         return number
 
-    return Kind("N", parse)
+    return Kind("N", parse, schema={"type": "integer", "minimum": low, "maximum": high})
 
 
 def seconds(low: float, high: float) -> Kind:
@@ -114,7 +117,8 @@ def seconds(low: float, high: float) -> Kind:
             raise ValueError(f"must be a number of seconds from {low:g} to {high:g}")
         return number
 
-    return Kind("SECONDS", parse, lambda value: f"{value:g}")
+    schema = {"type": "number", "minimum": low, "maximum": high}
+    return Kind("SECONDS", parse, lambda value: f"{value:g}", schema=schema)
 
 
 def optional(kind: Kind, word: str) -> Kind:
@@ -128,4 +132,5 @@ def optional(kind: Kind, word: str) -> Kind:
         except ValueError as error:
             raise ValueError(f"{error}, or `{word}`") from None
 
-    return Kind(kind.metavar, parse, lambda value: word if value is None else kind.show(value))
+    schema = {"anyOf": [{"const": word}, kind.schema]}
+    return Kind(kind.metavar, parse, lambda value: word if value is None else kind.show(value), schema=schema)
