@@ -1,0 +1,1 @@
+"""What makes and checks the charts: generated parts of soloist/, and the tools that render it."""

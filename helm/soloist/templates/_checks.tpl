@@ -1,0 +1,88 @@
+{{/* What values must be to each other. Each broken rule ends the installation with a sentence. */}}
+
+{{- define "soloist.gracePeriod" -}}
+{{- $stop := (.Files.Get "facts.yaml" | fromYaml).stopSeconds -}}
+{{ addf .Values.shutdown.preStopSeconds .Values.settings.propagation_s .Values.settings.grace_s $stop | ceil | int }}
+{{- end }}
+
+{{- define "soloist.onSpot" -}}
+{{- if or (eq .Values.placement.capacity "spot") (eq .Values.placement.capacity "spot-preferred") -}}true{{- end -}}
+{{- end }}
+
+{{- define "soloist.checks" -}}
+{{- $s := .Values.security -}}
+{{- $grace := include "soloist.gracePeriod" . | int -}}
+{{- if and (include "soloist.onSpot" .) (gt $grace 110) -}}
+{{- fail (printf "A pod on a spot node has 110 s to leave, and these values come to %d s: lower settings.grace_s, settings.propagation_s or shutdown.preStopSeconds, or set placement.capacity to on-demand." $grace) -}}
+{{- end -}}
+{{- if and $s.insecure (or $s.tls.secretName $s.apiKeys.existingSecret) -}}
+{{- fail "security.insecure means neither TLS nor keys: unset it, or unset security.tls.secretName and security.apiKeys.existingSecret." -}}
+{{- end -}}
+{{- if not (or $s.insecure $s.tls.secretName $s.apiKeys.existingSecret $s.apiKeys.generate) -}}
+{{- fail "Nobody would keep strangers from the server: set security.apiKeys.generate or .existingSecret, or security.tls.secretName, or say security.insecure=true where something else does." -}}
+{{- end -}}
+{{- if and $s.tls.clientCA.secretName (not $s.tls.secretName) -}}
+{{- fail "security.tls.clientCA needs security.tls.secretName: without TLS clients show no certificates." -}}
+{{- end -}}
+{{- if and $s.tls.clientSecretName (not $s.tls.clientCA.secretName) -}}
+{{- fail "security.tls.clientSecretName is shown to a server that asks for certificates: set security.tls.clientCA.secretName too." -}}
+{{- end -}}
+{{- if and (eq .Values.variant "cuda") (lt (int .Values.probes.startup.budgetSeconds) 600) -}}
+{{- fail (printf "probes.startup.budgetSeconds is %d: on a GPU loading and capturing may take 600 s and more, and a pod that is killed while it loads never starts." (int .Values.probes.startup.budgetSeconds)) -}}
+{{- end -}}
+{{- include "soloist.checks.model" . -}}
+{{- include "soloist.checks.scaling" . -}}
+{{- if and .Values.route.enabled (not .Values.route.parentRefs) -}}
+{{- fail "route.parentRefs is empty: name the gateway that the route belongs to." -}}
+{{- end -}}
+{{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) -}}
+{{- fail "inferencePool.endpointPicker.name is empty: name the Service of the endpoint picker." -}}
+{{- end -}}
+{{- if and .Values.inferencePool.enabled $s.tls.secretName -}}
+{{- fail "inferencePool speaks plain HTTP/2 to its pods and cannot be used with security.tls.secretName." -}}
+{{- end -}}
+{{- if and (gt (int .Values.placement.onDemandFloor) 0) (eq .Values.placement.capacity "anywhere") -}}
+{{- fail "placement.onDemandFloor needs nodes with the label soloist.dev/pool: set placement.capacity to spot-preferred, spot or on-demand." -}}
+{{- end -}}
+{{- range $label, $_ := .Values.podLabels -}}
+{{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "soloist.dev/" $label) (hasPrefix "helm.sh/" $label) -}}
+{{- fail (printf "podLabels: %s is the chart's own; choose another label." $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "soloist.checks.model" -}}
+{{- $model := .Values.model -}}
+{{- $wanted := dict "s3" $model.s3.uri "hub" $model.hub.id "pvc" $model.pvc.claimName "image" $model.image.reference "hostPath" $model.hostPath.path -}}
+{{- $name := dict "s3" "s3.uri" "hub" "hub.id" "pvc" "pvc.claimName" "image" "image.reference" "hostPath" "hostPath.path" -}}
+{{- if and (ne $model.source "embedded") (not (get $wanted $model.source)) -}}
+{{- fail (printf "model.source is %s, and model.%s is empty: say which model." $model.source (get $name $model.source)) -}}
+{{- end -}}
+{{- range $source, $value := $wanted -}}
+{{- if and $value (ne $source $model.source) -}}
+{{- fail (printf "model.%s is set, and model.source is %s: set model.source to %s, or unset the other." (get $name $source) $model.source $source) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $model.path (not (has $model.source (list "pvc" "image" "hostPath"))) -}}
+{{- fail (printf "model.path is for a model on a volume, and model.source is %s." $model.source) -}}
+{{- end -}}
+{{- if and (ne $model.cache.type "none") (not (has $model.source (list "s3" "hub"))) -}}
+{{- fail (printf "model.cache keeps what s3 and hub bring, and model.source is %s." $model.source) -}}
+{{- end -}}
+{{- if and (eq $model.source "hub") (eq $model.cache.type "none") -}}
+{{- fail "model.source hub needs a place for what is downloaded: set model.cache.type to emptyDir or pvc." -}}
+{{- end -}}
+{{- if and (eq $model.cache.type "pvc") (not $model.cache.claimName) -}}
+{{- fail "model.cache.type is pvc, and model.cache.claimName is empty." -}}
+{{- end -}}
+{{- end }}
+
+{{- define "soloist.checks.scaling" -}}
+{{- $scaling := .Values.autoscaling -}}
+{{- if and (ne $scaling.mode "none") (lt (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
+{{- fail (printf "autoscaling.maxReplicas is %d and minReplicas %d: the most must not be fewer than the fewest." (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
+{{- end -}}
+{{- if and $scaling.workHours.enabled (ne $scaling.mode "keda") -}}
+{{- fail (printf "autoscaling.workHours needs autoscaling.mode keda, which can end the last pod; it is %s." $scaling.mode) -}}
+{{- end -}}
+{{- end }}
