@@ -62,6 +62,7 @@ check: $(VENV)/.dev $(PROTOC_ENV)/.stamp tools
 	done
 	$(BIN)/python -m tests.terraform.check
 	$(BIN)/python -m helm.generate --check
+	$(BIN)/python -m helm.dashboards --check
 	for chart in $(CHARTS); do \
 		$(TOOLS)/helm lint --quiet --strict $$chart; \
 		for values in $$chart/ci/*-values.yaml; do \
@@ -87,6 +88,11 @@ proto: $(PROTOC_ENV)/.stamp
 ## make proto-base the contract as released, which `make check` compares with; run it at a release and never between
 proto-base: $(VENV)/.dev
 	$(BIN)/buf build proto -o $(PROTO_BASE)
+
+## make dashboards the Grafana dashboards that helm/dashboards says
+.PHONY: dashboards
+dashboards: $(VENV)/.dev
+	$(BIN)/python -m helm.dashboards
 
 ## make clean      removes all that these targets installed and built
 clean:

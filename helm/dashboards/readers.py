@@ -1,0 +1,321 @@
+"""What readers feel: the wait for the first word, the evenness of the rest, and whether it came at all."""
+
+from __future__ import annotations
+
+from helm.dashboards.page import Page, Row
+from helm.dashboards.panels import (
+    COUNT,
+    PER_SECOND,
+    SECONDS,
+    SHARE,
+    TOKENS_PER_SECOND,
+    Column,
+    Query,
+    figure,
+    graph,
+    pods,
+    spread,
+)
+from helm.dashboards.promql import IN_NAMESPACE, grown, quantile, rate, series, share, total
+
+FIRST = "gen_ai_server_time_to_first_token_seconds"
+ANSWER = "gen_ai_server_request_duration_seconds"
+PER_TOKEN = "gen_ai_server_time_per_output_token_seconds"
+BETWEEN = "soloist_inter_token_seconds"
+QUEUE = "soloist_queue_seconds"
+
+# The numbers of the alerts: a dashboard that is green while a rule fires would be no help.
+FIRST_STEPS = ((1.0, "orange"), (2.5, "red"))
+BETWEEN_STEPS = ((0.1, "orange"), (0.2, "red"))
+LATE_STEPS = ((0.01, "orange"), (0.05, "red"))
+WANTED_ROOM = 'reason=~"queue_full|deadline_unmeetable|not_ready"'
+OWN_FAULTS = 'reason=~"failed|engine_lost"'
+
+
+def page() -> Page:
+    """The dashboard."""
+    return Page(
+        uid="soloist-readers",
+        title="Soloist: what readers feel",
+        description="Waiting, reading, being turned away: the service as its readers see it.",
+        rows=(at_a_glance(), first_word(), reading(), whole_answers(), turned_away(), by_pod()),
+    )
+
+
+def quantiles(histogram: str) -> list[Query]:
+    """The usual reader, the unlucky one in twenty, and the one in a hundred."""
+    return [Query(quantile(q, histogram), f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)]
+
+
+def at_a_glance() -> Row:
+    late = total(grown(f"{FIRST}_bucket", 'le="2.5"'))
+    all_first = total(grown(f"{FIRST}_count"))
+    turns = f"({total(grown('soloist_requests_total'))} + {total(grown('soloist_rejections_total'))})"
+    return Row(
+        "At a glance",
+        (
+            figure(
+                "First word",
+                "95 of 100 first tokens came within this time of admission. Normal: well below 1 s on a GPU. Orange: "
+                "look at the queue and at prompts' lengths. Red: SoloistFirstTokenBurnFast will fire; see its "
+                "runbook.",
+                SECONDS,
+                quantile(0.95, FIRST, over="$__range"),
+                steps=FIRST_STEPS,
+            ),
+            figure(
+                "Between words",
+                "99 of 100 tokens came within this time of the one before. Normal: what a step takes, times the "
+                "turns that share the device. Readers notice 0.2 s. Red: see stalls by cause below.",
+                SECONDS,
+                quantile(0.99, BETWEEN, over="$__range"),
+                steps=BETWEEN_STEPS,
+            ),
+            figure(
+                "Late first words",
+                "Share of the first tokens that took longer than 2.5 s. The objective allows 5 % over 30 days.",
+                SHARE,
+                f"1 - {share(late, all_first)}",
+                steps=LATE_STEPS,
+            ),
+            figure(
+                "Turned away",
+                "Share of all turns that were refused because the queue was full, the deadline could not be met or "
+                "no model was loaded. Normal: 0. Otherwise add replicas, or look for pods that are not ready.",
+                SHARE,
+                share(total(grown("soloist_rejections_total", WANTED_ROOM)), turns),
+                steps=LATE_STEPS,
+            ),
+            figure(
+                "Broken answers",
+                "Turns that ended with an error of the server's own, in the time shown. Normal: 0. Otherwise the log "
+                "has a line for each, with its request id.",
+                COUNT,
+                total(grown("soloist_requests_total", OWN_FAULTS)),
+                steps=((0.5, "red"),),
+            ),
+            figure(
+                "Pods that serve",
+                "Now, in the chosen namespaces, whatever model they serve. 0: nobody is answered.",
+                COUNT,
+                total(series("soloist_readiness", 'state="serving"', chosen=IN_NAMESPACE)),
+                steps=((0, "red"), (1, "green")),
+                none="none",
+            ),
+        ),
+    )
+
+
+def first_word() -> Row:
+    return Row(
+        "Waiting for the first word",
+        (
+            graph(
+                "Time to first token",
+                "From admission to the first token: queue, prompt, one step. Normal: flat. p99 alone high: long "
+                "prompts. All high: the queue (right) or a slow device (the other dashboard).",
+                SECONDS,
+                quantiles(FIRST),
+            ),
+            spread(
+                "First tokens by their time",
+                "How many first tokens came after how long. Two bands are two kinds of turns: those whose session is "
+                "still cached, and those that read a long prompt.",
+                total(rate(f"{FIRST}_bucket"), "le"),
+            ),
+            graph(
+                "Time in the queue",
+                "Of turns that left the queue, and what the fullest pod tells a new one. Normal: near 0. Above 5 s "
+                "SoloistQueueWait fires: add replicas, or let more turns share a device.",
+                SECONDS,
+                [
+                    Query(quantile(0.5, QUEUE), "p50"),
+                    Query(quantile(0.95, QUEUE), "p95"),
+                    Query(f"max({series('soloist_predicted_wait_seconds')})", "predicted, fullest pod"),
+                ],
+            ),
+            graph(
+                "Turns that wait and that play",
+                "Of all pods together. Waiting turns while pods play fewer than they may: balancing is uneven; see "
+                "the table below.",
+                COUNT,
+                [
+                    Query(total(series("soloist_queue_depth")), "waiting"),
+                    Query(total(series("soloist_active_turns")), "playing"),
+                ],
+            ),
+        ),
+    )
+
+
+def reading() -> Row:
+    stalled = total(rate("soloist_stall_seconds_total"), "cause")
+    return Row(
+        "While it reads",
+        (
+            graph(
+                "Time between tokens",
+                "From one token of an answer to its next. Normal: narrow and flat. A p99 far above p50 is halting "
+                "text.",
+                SECONDS,
+                quantiles(BETWEEN),
+            ),
+            spread(
+                "Tokens by the gap before them",
+                "How many tokens came how long after the one before. A second band at twice the time: two turns "
+                "share a device. A far one: prefill of others' prompts, or stalls.",
+                total(rate(f"{BETWEEN}_bucket"), "le"),
+            ),
+            graph(
+                "Stalls by cause",
+                "Share of the time between tokens that was waiting: for steps of other turns, others' prompts, an "
+                "eager step that should have been a replay, a slow reader, or the host. Normal: other_session under "
+                "load, the rest near 0. Much host: the pod lacks CPU (SoloistHostStalls).",
+                SHARE,
+                [
+                    Query(
+                        f"{stalled} / on () group_left () ({total(rate(f'{BETWEEN}_sum'))} > 0)",
+                        "{{cause}}",
+                    )
+                ],
+                stacked=True,
+            ),
+            graph(
+                "Mean time per token of a turn",
+                "One value a turn: its time after the first token, by its tokens. What OpenTelemetry calls time per "
+                "output token, by model.",
+                SECONDS,
+                [
+                    Query(quantile(q, PER_TOKEN, "gen_ai_request_model"), f"p{100 * q:g} {{{{gen_ai_request_model}}}}")
+                    for q in (0.5, 0.95)
+                ],
+            ),
+        ),
+    )
+
+
+def whole_answers() -> Row:
+    return Row(
+        "Whole answers",
+        (
+            graph(
+                "Time of an answer",
+                "From admission to the end. It grows with the answers' length, so read it beside the tokens.",
+                SECONDS,
+                quantiles(ANSWER),
+            ),
+            graph(
+                "How turns end",
+                "A second. Normal: stop and length, some cancelled. draining: answers that go on elsewhere. failed, "
+                "engine_lost: SoloistFailedTurns. slow_reader: clients that stopped reading.",
+                PER_SECOND,
+                [Query(f"{total(rate('soloist_requests_total'), 'reason')}", "{{reason}}")],
+                stacked=True,
+            ),
+            graph(
+                "Tokens",
+                "Read from prompts, given to readers, and made in vain for turns that were broken off. Normal: in "
+                "vain is a token or two for each cancelled turn.",
+                TOKENS_PER_SECOND,
+                [Query(total(rate("soloist_tokens_total"), "kind"), "{{kind}}")],
+            ),
+            graph(
+                "From break-off to rest",
+                "How long the engine works on for a turn that nobody wants any more. Normal: one step. More: others "
+                "pay.",
+                SECONDS,
+                [
+                    Query(quantile(0.5, "soloist_cancel_to_idle_seconds"), "p50"),
+                    Query(quantile(0.99, "soloist_cancel_to_idle_seconds"), "p99"),
+                ],
+            ),
+        ),
+    )
+
+
+def turned_away() -> Row:
+    return Row(
+        "Turned away, handed over",
+        (
+            graph(
+                "Refusals by reason",
+                "A second. queue_full, deadline_unmeetable: too few replicas. caller_limit: one caller asks for more "
+                "than its share. not_ready, draining: clients go elsewhere by themselves. invalid_request: a "
+                "client's bug.",
+                PER_SECOND,
+                [Query(total(rate("soloist_rejections_total"), "reason"), "{{reason}}")],
+                stacked=True,
+            ),
+            graph(
+                "Resumed answers",
+                "A second: answers that were broken off elsewhere and go on here, exactly or by reading what was "
+                "said. Normal: as many as pods' drains broke off. Without drains: connections break, or servers "
+                "crash.",
+                PER_SECOND,
+                [Query(total(rate("soloist_resumes_total"), "mode"), "{{mode}}")],
+            ),
+            graph(
+                "Answers broken off by drains",
+                "A second: turns that a leaving server ended early, running or still queued. Each should be seen "
+                "again as a resumption or a new turn. Much of it: make the grace longer.",
+                PER_SECOND,
+                [
+                    Query(
+                        total(rate("soloist_requests_total", 'reason=~"draining|drained_in_queue"'), "reason"),
+                        "{{reason}}",
+                    )
+                ],
+            ),
+        ),
+    )
+
+
+def by_pod() -> Row:
+    pod = ("namespace", "pod")
+    return Row(
+        "Per pod",
+        (
+            pods(
+                "Pods",
+                "A line that differs from the others is a pod to look at: a slow neighbour, a cold cache, an eager "
+                "step. Sort by a column's title; its menu filters.",
+                (
+                    Column("Waiting", total(series("soloist_queue_depth"), *pod)),
+                    Column("Playing", total(series("soloist_active_turns"), *pod)),
+                    Column("First token p95", quantile(0.95, FIRST, *pod, over="$__range"), SECONDS, FIRST_STEPS),
+                    Column("Between p99", quantile(0.99, BETWEEN, *pod, over="$__range"), SECONDS, BETWEEN_STEPS),
+                    Column(
+                        "Tokens",
+                        total(rate("soloist_tokens_total", 'kind="completion"'), *pod),
+                        TOKENS_PER_SECOND,
+                    ),
+                    Column(
+                        "Refused",
+                        total(grown("soloist_rejections_total", WANTED_ROOM), *pod),
+                        COUNT,
+                        ((0.5, "orange"),),
+                    ),
+                    Column("Broken", total(grown("soloist_requests_total", OWN_FAULTS), *pod), COUNT, ((0.5, "red"),)),
+                ),
+            ),
+            graph(
+                "Time to first token by pod",
+                "p95 of the ten slowest pods. One pod above the rest: look at its queue and its node.",
+                SECONDS,
+                [Query(f"topk(10, {quantile(0.95, FIRST, 'pod')})", "{{pod}}")],
+            ),
+            graph(
+                "Time between tokens by pod",
+                "p99 of the ten slowest pods. One pod above the rest: its steps are eager, or its node is short of "
+                "CPU.",
+                SECONDS,
+                [Query(f"topk(10, {quantile(0.99, BETWEEN, 'pod')})", "{{pod}}")],
+            ),
+            graph(
+                "Waiting turns by pod",
+                "The ten longest queues. One much longer than the rest: clients stick to one pod.",
+                COUNT,
+                [Query(f"topk(10, {total(series('soloist_queue_depth'), 'pod')})", "{{pod}}")],
+            ),
+        ),
+    )
