@@ -116,9 +116,10 @@ def _closed(schema: Any) -> Any:
 def main(arguments: list[str]) -> int:
     """Write, or with `--check` compare. 1 when something is stale."""
     if arguments == ["--check"]:
-        for name in stale():
+        found = stale()
+        for name in found:
             print(f"helm/soloist/{name} is not fresh; run: python -m helm.generate", file=sys.stderr)
-        return 1 if stale() else 0
+        return 1 if found else 0
     for name, make in GENERATED.items():
         (CHART / name).write_text(make(), encoding="utf-8")
     return 0

@@ -33,27 +33,22 @@ def read(text: str) -> list[Value]:
     Raises:
         UndocumentedError: one of them has no comment.
     """
-    lines = text.splitlines()
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
-    return list(_below(root, (), lines))
+    return _below(root, (), text.splitlines())
 
 
 def _below(node: yaml.MappingNode, path: tuple[str, ...], lines: list[str]) -> list[Value]:
+    comments = [_comment(lines, key.start_mark.line) for key, _ in node.value]
+    if path and not any(comments):
+        return []  # a map that a user fills (labels and the like) is one value: what its default holds needs no words
     found: list[Value] = []
-    for key, value in node.value:
+    for (key, value), comment in zip(node.value, comments, strict=True):
         here = (*path, str(key.value))
-        comment = _comment(lines, key.start_mark.line)
         if not comment:
-            # Maps that a user fills (labels and the like) are one value: what their defaults hold needs no words.
-            if found or not path:
-                raise UndocumentedError(
-                    f"values.yaml:{key.start_mark.line + 1}: {'.'.join(here)} has no comment above it"
-                )
-            return []
-        below = _below(value, here, lines) if isinstance(value, yaml.MappingNode) and value.value else []
-        found.append(Value(here, _plain(value), comment, leaf=not below))
-        found += below
+            raise UndocumentedError(f"values.yaml:{key.start_mark.line + 1}: {'.'.join(here)} has no comment above it")
+        below = _below(value, here, lines) if isinstance(value, yaml.MappingNode) else []
+        found += [Value(here, _plain(value), comment, leaf=not below), *below]
     return found
 
 
