@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -14,12 +15,14 @@ class Retries:
         attempts: in all, one after the other without a new token; 1 never asks again.
         first_wait_s, longest_wait_s: bounds of the wait. A server's own RetryInfo is honoured where it is longer.
         resumes: how often one answer may be resumed in all.
+        patience_s: where every server is full and asks for a longer wait than this, its error is told at once.
     """
 
     attempts: int = 4
     first_wait_s: float = 0.2
     longest_wait_s: float = 5.0
     resumes: int = 16
+    patience_s: float = math.inf
 
     def wait_s(self, attempt: int, asked_s: float | None) -> float:
         """Before attempt number `attempt` (the second is 1)."""

@@ -132,9 +132,12 @@ class Turn:
         if self._mode == "exact" or not isinstance(error, ResumeRefusedError):
             self._away.add(failed.target)
             self._servers.pass_on(failed)
-        wait_s = self._retries.wait_s(self._failures, error.retry_after_s if error is not None else None)
+        asked_s = error.retry_after_s if error is not None else None
+        wait_s = self._retries.wait_s(self._failures, asked_s)
         if self._failures < len(self._servers):
             wait_s = 0.0  # another server knows nothing of this one's trouble
+        elif asked_s is not None and asked_s > self._retries.patience_s:
+            return None
         too_late = self._ends_s is not None and time.monotonic() + wait_s >= self._ends_s
         return None if too_late else wait_s
 

@@ -18,6 +18,7 @@ SERVER = ["service.app", "service.rpc", "service.ops", "service.worker", "engine
         ("service.app", SLOW),
         ("service.__main__", [*SLOW, *SERVER, "grpc"]),
         ("service.client", [*SLOW, *SERVER]),
+        ("service.gateway.serving", [*SLOW, *SERVER, "engine"]),
         ("engine", SLOW),
         ("engine.text", ["torch", "transformers"]),
         ("soloist.v1.chat_pb2_grpc", [*SLOW, "engine", "service"]),

@@ -1,0 +1,99 @@
+"""What comes from the reader's side of a connection: a request's body, a key, and that nobody is there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from service.gateway.errors import ApiError, wrong
+
+SESSION_HEADER: Final = "X-Session-Id"
+_BEARER: Final = "bearer "
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class LeftError(Exception):
+    """The client closed its connection."""
+
+
+async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+    """The whole body of a JSON request. ApiError for one that is too large, too slow or of another type."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # Pages elsewhere can send anything else without asking first.
+        raise ApiError(415, "send `Content-Type: application/json`", code="unsupported_media_type")
+    if int(request.headers.get("content-length", "0")) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
+    except TimeoutError:
+        raise ApiError(408, f"the body was not there within {timeout_s:g} s", code="request_timeout") from None
+    except ClientDisconnect:
+        raise LeftError from None
+    return bytes(body)
+
+
+async def while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work` for a client whose request has been read; LeftError, and `work` is cancelled, when it leaves."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_until_left(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        left = not working.done()
+    finally:
+        watching.cancel()
+        working.cancel()
+        await asyncio.wait({working, watching})
+    if left and working.cancelled():
+        raise LeftError
+    working.result()
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def caller_key(headers: Headers, own: str | None) -> str | None:
+    """The key that the caller sent, else the gateway's own. ApiError for a header that carries none."""
+    given = headers.get("authorization")
+    if given is None:
+        return own
+    key = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
+    if not key or not key.isascii() or not key.isprintable():
+        raise ApiError(
+            401,
+            "the header Authorization must be `Bearer KEY`",
+            kind="authentication_error",
+            code="invalid_api_key",
+        )
+    return key
+
+
+def session_of(headers: Headers, in_body: str | None) -> str | None:
+    """The session that header or body name."""
+    in_header = headers.get(SESSION_HEADER)
+    if in_header is not None and in_body is not None and in_header != in_body:
+        raise wrong("session_id", f"differs from the header {SESSION_HEADER}; send one of them")
+    return in_header if in_body is None else in_body
+
+
+def trace_of(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """The caller's `traceparent`, as metadata for the server; none where it is malformed."""
+    given = headers.get("traceparent", "")
+    return (("traceparent", given),) if _TRACEPARENT.fullmatch(given) else ()
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(413, f"the body may have {max_bytes} bytes at most", code="request_too_large")
