@@ -1,4 +1,4 @@
-"""`soloist serve | chat | demo | keys | bench`: reads the command line and runs one subcommand.
+"""`soloist serve | gateway | chat | demo | keys | bench`: reads the command line and runs one subcommand.
 
 Only the module of the subcommand asked for is imported, so that `soloist chat` starts without torch or the server.
 
@@ -32,6 +32,7 @@ SUBCOMMANDS = {
     "serve": ("service.cli.serve", "run the chat server"),
     "chat": ("service.cli.chat", "talk to a running server from the terminal"),
     "demo": ("service.cli.demo", "start a server on the embedded model and ask it one question"),
+    "gateway": ("service.cli.gateway", "serve the OpenAI API and a chat page in front of servers"),
     "keys": ("service.cli.keys", "make and hash API keys"),
     "bench": ("service.cli.bench", "measure how fast this machine decodes"),
 }
