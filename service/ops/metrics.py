@@ -121,6 +121,8 @@ class Metrics:
         self._eager_prefills = self._counter(
             "soloist_eager_prefills", "Prefill chunks that were no replay, by why.", ("reason",)
         )
+        # Without graphs, as on a CPU, the counter would have no series: then a sum of it is nothing, and not 0.
+        self._replays.labels("other")
         for outcome in ("sound", "mismatch"):
             self._checks.labels(outcome)
         for reason in EagerReason:

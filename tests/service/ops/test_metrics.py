@@ -117,6 +117,10 @@ def test_every_series_of_a_closed_set_is_there_at_0(name: str, labels: dict[str,
         assert value(metrics, name, **dict(zip(labels, map(str, values), strict=True))) == 0
 
 
+def test_without_graphs_there_are_0_replays_and_not_none() -> None:
+    assert value(Metrics(), "soloist_graph_replays_total", graph="other") == 0
+
+
 def test_a_server_begins_loading() -> None:
     metrics = Metrics()
 
@@ -303,15 +307,15 @@ def test_requests_to_the_cluster_are_counted_by_how_they_ended() -> None:
         assert value(metrics, "soloist_kubernetes_requests_total", operation="deletion_cost", outcome=outcome) == 1
 
 
-async def test_a_server_that_leaves_is_counted_once_by_what_came_first() -> None:
+async def test_a_server_that_leaves_is_counted_once() -> None:
     async with running(FakeEngine()) as app:
         assert value(app.metrics, "soloist_readiness", state="serving") == 1
-        app.signal(DrainCause.NODE_DISRUPTION)
+        app.signal()
         app.signal()
         await app.run()
 
-        assert value(app.metrics, "soloist_drains_total", cause="node_disruption") == 1
-        assert value(app.metrics, "soloist_drains_total", cause="signal") == 0
+        assert value(app.metrics, "soloist_drains_total", cause="signal") == 1
+        assert value(app.metrics, "soloist_drains_total", cause="node_disruption") == 0
         assert value(app.metrics, "soloist_readiness", state="draining") == 1
 
 
