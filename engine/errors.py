@@ -39,12 +39,15 @@ class TemplateError(InvalidRequestError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """The prompt does not fit into the context. Carries both counts; nothing is ever cut silently."""
+    """The prompt does not fit into the context. Carries both counts; nothing is ever cut silently.
 
-    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+    `at_least`: the prompt was so long that it was not counted to its end.
+    """
+
+    def __init__(self, prompt_tokens: int, context_tokens: int, *, at_least: bool = False) -> None:
         super().__init__(
             "messages",
-            f"the prompt has {prompt_tokens} tokens; the context holds {context_tokens} with room for at "
+            f"the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens; the context holds {context_tokens} with room for at "
             "least one answer token; send fewer or shorter messages",
         )
         self.prompt_tokens = prompt_tokens

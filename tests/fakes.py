@@ -117,7 +117,9 @@ class FakeChatText:
         self.tokenizer = FakeTokenizer()
         self.end_ids = frozenset({END_ID})
 
-    def prompt_ids(self, messages: Sequence[MessageLike], tools: object = None) -> list[int]:
+    def prompt_ids(
+        self, messages: Sequence[MessageLike], tools: object = None, room: int | None = None
+    ) -> list[int]:
         return [BOS_ID, *ids_of("".join(f"{m.role}:{m.content}\n" for m in messages))]
 
     def answer(self, stop: Sequence[str] = ()) -> FakeAnswerText:

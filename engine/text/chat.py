@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.errors import CheckpointError, InvalidRequestError
+from engine.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from engine.text.answer import AnswerText
 from engine.text.build import build_tokenizer
 from engine.text.form import AnswerForm
@@ -69,16 +69,18 @@ class ChatText:
         """Raise CheckpointError where the checkpoint has no chat template, without which there is no prompt."""
         self._required_template()
 
-    def prompt_ids(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Message], tools: Any = None, room: int | None = None) -> list[int]:
         """Ids of the conversation, up to where the assistant begins to speak.
+
+        With `room`, a conversation of surely more tokens is refused for about the work that one of just so many takes.
 
         Only the template's own text makes control tokens. It is found by its source, character by character
         (`engine.text.provenance`), so a template may cut and join what people wrote in any way: a piece of theirs
         never becomes, nor completes, a control token. Everything else is tokenised in one piece with its
         surroundings, so that ids are the reference's.
 
-        Raises InvalidRequestError for a bad message, TemplateError where the template refuses them, CheckpointError
-        where the checkpoint has no chat template.
+        Raises InvalidRequestError for a bad message, ContextLengthError beyond the room, TemplateError where the
+        template refuses them, CheckpointError where the checkpoint has no chat template.
         """
         template = self._required_template()
         for number, message in enumerate(messages):
@@ -101,6 +103,8 @@ class ChatText:
         if self.tokenizer.holds_marker(rendered):
             raise InvalidRequestError("messages", "holds this server's own marker for control tokens; leave it out")
         marked = "".join(self.tokenizer.mark(run) if mine else run for mine, run in own_runs(rendered))
+        if room is not None and (least := self.tokenizer.tokens_beyond(marked, room)) is not None:
+            raise ContextLengthError(least, room, at_least=True)
         return self._with_one_bos(self.tokenizer.encode_marked(marked))
 
     def grammar(self, form: AnswerForm) -> Grammar:

@@ -13,12 +13,18 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tokenizers
 
 from engine.errors import InvalidRequestError
 from engine.text.pieces import Pieces
+
+# A text of fewer characters than this for each place of the context is tokenised without a look at how long it is.
+_CHARS_A_PLACE = 8
+_PIECE_CHARS = 1 << 14
+_CUT_CHARS = 1 << 10  # at the end of a piece, in which a space is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ class Tokenizer:
         self._pieces = pieces
         self._sentinels = sentinels
         controls = tuple(controls)
+        self._controls_strip = any(control.strips_left or control.strips_right for control in controls)
         self.vocabulary = pieces.vocabulary
         self.control_ids = frozenset(control.token_id for control in controls)
         self.control_strings = {control.text: control.token_id for control in controls}
@@ -105,6 +112,46 @@ class Tokenizer:
         """Ids of text in which sentinels, and nothing else, stand for control tokens."""
         # A batch of one: `encode` would hold the interpreter's lock, and a long prompt with it every other thread.
         return self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def tokens_beyond(self, text: str, room: int) -> int | None:
+        """How many tokens the marked `text` has at least, where it surely has more than `room`; None where it may fit.
+
+        Costs no more than to tokenise a text that just fits, however long this one is. A text of so many bytes that the
+        longest tokens would not do is told at once. Of others pieces are tokenised until they come to a quarter more
+        than the room: beside a cut there may be other tokens than in the whole, which is a few, and what is not surely
+        too long is for `encode_marked` to tell.
+        """
+        if len(text) <= room * _CHARS_A_PLACE:
+            return None
+        if self._bytes_count:
+            longest, vanishing = self._longest_token
+            if (size := len(text.encode().translate(None, vanishing))) > room * longest:
+                return -(-size // longest)
+        found = place = 0
+        while place < len(text):
+            end = min(place + _PIECE_CHARS, len(text))
+            if end < len(text) and (space := text.rfind(" ", end - _CUT_CHARS, end)) > place:
+                end = space  # most tokenizers cut here too
+            found += len(self.encode_marked(text[place:end]))
+            if found * 4 > room * 5:
+                return found * 4 // 5
+            place = end
+        return None
+
+    @property
+    def _bytes_count(self) -> bool:
+        """Whether text goes into tokens byte for byte, and no normaliser or control token makes it shorter before."""
+        return self._backend.normalizer is None and not self._controls_strip
+
+    @cached_property
+    def _longest_token(self) -> tuple[int, bytes]:
+        """How many bytes of marked text one id stands for at most, and the bytes that the vocabulary knows no id for:
+        they vanish. Made when first asked for: it takes a look at every id.
+        """
+        pieces = list(map(self._pieces.token_bytes, range(self.vocabulary)))
+        known = {piece[0] for piece in pieces if len(piece) == 1}
+        names = (self._sentinels.name(token_id).encode() for token_id in self.control_ids)
+        return max(map(len, (*pieces, *names)), default=1), bytes(set(range(256)) - known)
 
     def holds_marker(self, text: str) -> bool:
         """Whether somebody's text holds a sentinel: possible only by a leak, and always refused."""

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 class PromptText(Protocol):
     """The part of engine.text.ChatText that is needed; safe to call from several threads."""
 
-    def prompt_ids(self, messages: Sequence[ChatMessage], tools: None = None) -> list[int]: ...
+    def prompt_ids(self, messages: Sequence[ChatMessage], tools: None = None, room: int | None = None) -> list[int]: ...
     def grammar(self, form: AnswerForm) -> Grammar: ...
 
 
@@ -35,9 +35,11 @@ class PromptRoom:
         self._room = threads + waiting
         self._taken = 0
 
-    async def ids(self, text: PromptText, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-        """The rendered prompt's ids. Raises PromptsFullError, and the errors of `prompt_ids`."""
-        return tuple(await self._work(lambda: text.prompt_ids(messages)))
+    async def ids(self, text: PromptText, messages: Sequence[ChatMessage], room: int) -> tuple[int, ...]:
+        """The rendered prompt's ids, which may be a few more than `room`. Raises PromptsFullError, and the errors of
+        `prompt_ids`: ContextLengthError for a prompt of surely more.
+        """
+        return tuple(await self._work(lambda: text.prompt_ids(messages, None, room)))
 
     async def sampling(self, text: PromptText, sampling: SamplingParams, form: AnswerForm | None) -> SamplingParams:
         """`sampling`, held to `form` if there is one. Raises PromptsFullError, and the errors of `grammar`."""

@@ -29,6 +29,9 @@ SERVICE_NAME: str = chat_pb2.DESCRIPTOR.services_by_name["ChatService"].full_nam
 _MARGIN_SHARE = 0.05
 _MARGIN_S = 0.1
 
+# CountTokens counts more than fits, so that a client learns how much to leave out; and no end of text.
+_COUNTED_CONTEXTS = 4
+
 _NEVER_STARTED = chat_pb2.Finished(reason=chat_pb2.FINISH_REASON_CANCELLED)
 
 
@@ -130,7 +133,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
         self, request: chat_pb2.CountTokensRequest, context: Context
     ) -> chat_pb2.CountTokensResponse:
         model = self._model().model
-        ids = await self._prompts.ids(model.text, counted_messages(request))
+        ids = await self._prompts.ids(model.text, counted_messages(request), model.context * _COUNTED_CONTEXTS)
         return chat_pb2.CountTokensResponse(prompt_tokens=len(ids))
 
     async def GetLoad(  # noqa: N802 - named by the proto
@@ -178,7 +181,7 @@ class ChatServicer(chat_pb2_grpc.ChatServiceServicer):
     async def _turn_request(self, say: Say, model: ServedModel, caller: Caller, context: Context) -> TurnRequest:
         asked = asked_turn(say.request, model.defaults, model.vocabulary)
         caller.check(asked.session_id, asked.priority)
-        prompt_ids = await self._prompts.ids(model.text, asked.messages)
+        prompt_ids = await self._prompts.ids(model.text, asked.messages, model.context)
         sampling = await self._prompts.sampling(model.text, asked.sampling, asked.form)
         if len(prompt_ids) >= model.context:
             raise ContextLengthError(len(prompt_ids), model.context)

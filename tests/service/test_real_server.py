@@ -41,7 +41,7 @@ def show(during: str, seconds: list[float]) -> None:
 
 async def test_promise_22_health_answers_during_prefill_decode_and_tokenising(real_server: RunningServer) -> None:
     async with ChatClient(real_server.target) as chat:
-        count = asyncio.create_task(chat.count_tokens(WORDS * 5000))
+        count = asyncio.create_task(chat.count_tokens(WORDS * 800))
         reading = asyncio.create_task(chat.ask(WORDS * 60, max_tokens=24))
         seconds = await probe(real_server.target, lambda: count.done() and reading.done())
         await count
@@ -130,6 +130,15 @@ async def test_eng_10_a_history_over_the_context_is_refused_with_both_counts(rea
         with pytest.raises(BadRequestError, match="the context holds 2048") as caught:
             await chat.ask(WORDS * 300)
     assert caught.value.reason == "CONTEXT_LENGTH"
+
+
+async def test_promise_16_megabytes_are_refused_without_counting_them(real_server: RunningServer) -> None:
+    message = {"role": "user", "content": "7" * 1_040_000}
+    async with ChatClient(real_server.target) as chat:
+        with pytest.raises(BadRequestError, match=r"at least \d+ tokens; the context holds 2048"):
+            await chat.ask([message] * 4)
+        with pytest.raises(BadRequestError, match=r"at least \d+ tokens"):
+            await chat.count_tokens([message] * 4)
 
 
 async def test_met_03_replays_and_eager_steps_are_the_decode_steps(real_server: RunningServer) -> None:
