@@ -16,7 +16,13 @@ def _listed(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for part in value.split(",") if (word := part.strip())))
 
 
-_NAMES = Kind("A,B,...", _listed, ",".join, many=True)
+_NAMES = Kind(
+    "A,B,...",
+    _listed,
+    ",".join,
+    many=True,
+    schema={"type": "array", "items": {"type": "string", "pattern": r"^[^,]+$"}},
+)
 _FILE = optional(text, "none")
 
 
