@@ -42,7 +42,16 @@ class Part:
         return "".join(f"{indent}{line}\n" for line in lines)
 
     def schema(self) -> dict[str, Any]:
-        """Their JSON Schema."""
+        """Their JSON Schema.
+
+        Raises:
+            SystemExit: a kind of setting has none, and everything would be taken.
+        """
+        for setting in self.offered:
+            if not setting.kind.schema:
+                raise SystemExit(
+                    f"{setting.flag}: its kind {setting.kind.metavar} has no schema (service.setting_types)"
+                )
         return {"type": "object", "properties": {setting.name: dict(setting.kind.schema) for setting in self.offered}}
 
 
