@@ -1,4 +1,4 @@
-"""`soloist serve | gateway | chat | demo | keys | bench`: reads the command line and runs one subcommand.
+"""`soloist serve | gateway | chat | demo | keys | bench | cost`: reads the command line and runs one subcommand.
 
 Only the module of the subcommand asked for is imported, so that `soloist chat` starts without torch or the server.
 
@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "gateway": ("service.cli.gateway", "serve the OpenAI API and a chat page in front of servers"),
     "keys": ("service.cli.keys", "make and hash API keys"),
     "bench": ("service.cli.bench", "measure how fast this machine decodes"),
+    "cost": ("service.cli.cost", "count what a traffic costs on GPUs of your own, at Bedrock and on Fargate"),
 }
 
 
