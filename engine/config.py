@@ -15,7 +15,8 @@ GraphStages = Literal["greedy", "sampled", "truncated", "logprobs"]
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Attributes:
-    model: a GGUF file, a folder in Hugging Face layout, a hub id, or `embedded` (SmolLM2-135M-Instruct).
+    model: a GGUF file, a folder in Hugging Face layout, a hub id, `s3://BUCKET/PREFIX`, or `embedded`
+        (SmolLM2-135M-Instruct).
     device: `auto` takes CUDA where there is one.
     precision: `auto` is float32 on the CPU and bfloat16 on CUDA.
     context: tokens a session may hold; None takes the model's own length, at most 8192.
@@ -29,6 +30,9 @@ class EngineConfig:
     prefill_chunk: prompt tokens prefilled at once; others may speak between two chunks.
     threads: CPU threads; None takes the cgroup's quota.
     sha256: refuse a model file whose digest differs; None does not check.
+    s3_endpoint: address of an S3-compatible server; None is what the AWS settings say.
+    model_cache: folder that models in buckets are downloaded to; None streams them to the device.
+    stream_buffer_bytes: host memory that such a stream may fill; a single tensor may need more.
     """
 
     model: str = "embedded"
@@ -44,3 +48,6 @@ class EngineConfig:
     prefill_chunk: int = 512
     threads: int | None = None
     sha256: str | None = None
+    s3_endpoint: str | None = None
+    model_cache: str | None = None
+    stream_buffer_bytes: int = 2 << 30

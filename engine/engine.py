@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from engine import faults
 from engine.architecture import Architecture, GenericArchitecture
 from engine.cache import Context
-from engine.checkpoint import Checkpoint, GenericFolder, open_model
+from engine.checkpoint import Checkpoint, GenericFolder, RemoteOptions, open_model
 from engine.checkpoint.source import GenerationDefaults
 from engine.config import EngineConfig
 from engine.errors import ContextLengthError, DeviceError, GraphError, InvalidRequestError, StepError
@@ -85,7 +86,7 @@ class Engine:
         UnsupportedModelError, DeviceError, GraphError, OutOfDeviceMemoryError; StepError for what went wrong otherwise.
         """
         device = _device(config)
-        checkpoint = open_model(config.model, config.sha256)
+        checkpoint = open_model(config.model, config.sha256, _remote(config, listener))
         text = build_chat_text(checkpoint.tokenizer, checkpoint.chat_template, checkpoint.defaults.eos_ids)
         text.check_template()  # before gigabytes are read for a model that cannot be talked to
         with faults.named("loading the model"):
@@ -248,6 +249,11 @@ class Engine:
                 + (f" ({state.eager_reason})" if state.eager_reason else "")
                 + "; see the log for the first failure, or start with --graphs on to serve without them"
             )
+
+
+def _remote(config: EngineConfig, listener: Listener) -> RemoteOptions:
+    cache = None if config.model_cache is None else Path(config.model_cache)
+    return RemoteOptions(config.s3_endpoint, cache, config.stream_buffer_bytes, listener)
 
 
 def _device(config: EngineConfig) -> torch.device:

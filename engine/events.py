@@ -37,7 +37,7 @@ class CaptureOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Start-up moved on. `phase` is one of load, capture; `done` of `total` in `unit` (bytes, graphs)."""
+    """Start-up moved on. `phase` is one of download, load, capture; `done` of `total` in `unit` (bytes, graphs)."""
 
     phase: str
     done: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.checkpoint.folder import GenericFolder
 from engine.checkpoint.locate import EMBEDDED_SHA256, open_checkpoint, open_model
+from engine.checkpoint.remote import RemoteOptions
 from engine.checkpoint.source import (
     Checkpoint,
     GenerationDefaults,
@@ -20,6 +21,7 @@ __all__ = [
     "GenericFolder",
     "GgufTokenizer",
     "JsonTokenizer",
+    "RemoteOptions",
     "StoredTensor",
     "TokenizerSource",
     "open_checkpoint",

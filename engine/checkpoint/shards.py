@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_SENTENCE = "is a pickle, which can run code when it is opened; only safetensors and GGUF files are read"
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+HEADER_LENGTH_BYTES = 8  # what a safetensors file begins with
 # Old exporters saved masks and positions beside the weights.
 BUFFER_DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I32": torch.int32, "I64": torch.int64}
 
@@ -100,3 +102,13 @@ def _read_shard(shard: Path, dtypes: Mapping[str, torch.dtype]) -> list[FolderTe
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{shard}: is no sound safetensors file: {ascii(str(error))[:120]}") from error
     return tensors
+
+
+def data_places(shard: Path) -> dict[str, tuple[int, int]]:
+    """Where the bytes of each tensor lie in the file: offset and count. Its header was found sound before."""
+    with shard.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(HEADER_LENGTH_BYTES), "little")
+        header = json.loads(file.read(header_bytes))
+    data_start = HEADER_LENGTH_BYTES + header_bytes
+    places = {name: facts["data_offsets"] for name, facts in header.items() if name != "__metadata__"}
+    return {name: (data_start + start, end - start) for name, (start, end) in places.items()}

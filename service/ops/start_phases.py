@@ -12,6 +12,7 @@ class StartPhase(StrEnum):
     """In order. The metrics label has exactly these values."""
 
     OPEN = "open"  # libraries, the model's files, its tokenizer
+    DOWNLOAD = "download"  # a model of a bucket into the cache
     LOAD = "load"  # weights onto the device
     CAPTURE = "capture"  # graphs, and their first comparison with the eager step
 

@@ -90,7 +90,7 @@ def test_things_that_are_not_there_are_said_to_be(tmp_path: Path) -> None:
     assert "there is no such file or folder" in refusal(str(tmp_path / "none.gguf"))
     assert "there is no such file or folder" in refusal("./none")
     assert "there is no such file or folder" in refusal("none.gguf")
-    assert "addresses are not read" in refusal("s3://bucket/model")
+    assert "of addresses only s3:// is read" in refusal("gs://bucket/model")
     assert "the model must be" in refusal("")
     assert "the model must be" in refusal("a\0b")
     assert "neither a file nor a folder" in refusal("/dev/null")

@@ -27,7 +27,7 @@ def test_each_phase_has_its_share_of_the_start() -> None:
 
     phases.progress(Progress("capture", 0, 3, "graphs"))
     clock.now_s += 1.0
-    assert [phases.seconds(phase) for phase in StartPhase] == [2.0, 5.5, 1.0]
+    assert [phases.seconds(phase) for phase in StartPhase] == [2.0, 0.0, 5.5, 1.0]
 
 
 def test_once_ready_it_stands_still_though_graphs_are_captured_anew() -> None:
@@ -40,4 +40,4 @@ def test_once_ready_it_stands_still_though_graphs_are_captured_anew() -> None:
     phases.progress(Progress("capture", 0, 3, "graphs"))
     clock.now_s += 60.0
 
-    assert [phases.seconds(phase) for phase in StartPhase] == [0.0, 3.0, 0.0]
+    assert [phases.seconds(phase) for phase in StartPhase] == [0.0, 0.0, 3.0, 0.0]
