@@ -267,7 +267,7 @@ class Metrics:
 
     def page(self) -> type[BaseHTTPRequestHandler]:
         """What answers an HTTP request for the figures."""
-        return MetricsHandler.factory(self.registry)
+        return _PlainPage.factory(self.registry)
 
     def engine_event(self, event: EngineEvent) -> None:
         """Listener for the engine's events."""
@@ -347,6 +347,14 @@ class Metrics:
             return "other"
         self._graph_labels.add(graph)
         return graph
+
+
+class _PlainPage(MetricsHandler):
+    """The plain text format, whatever is asked for: in OpenMetrics the library writes `vllm_` for `vllm:`."""
+
+    def do_GET(self) -> None:  # noqa: N802 - the name is the standard library's
+        del self.headers["Accept"]
+        super().do_GET()
 
 
 class _LogDrops(Collector):

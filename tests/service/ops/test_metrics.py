@@ -320,8 +320,21 @@ async def test_a_server_that_leaves_is_counted_once() -> None:
 
 
 def fetch(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+    """The page, asked for as Prometheus asks."""
+    accept = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    request = urllib.request.Request(f"http://{address}/metrics", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=5) as response:
         return str(response.read().decode())
+
+
+def test_prometheus_reads_vllms_names_with_their_colon() -> None:
+    metrics = Metrics()
+    metrics.serve_model(SERVED)
+    endpoint = serve_metrics(metrics, "127.0.0.1:0")
+    page = fetch(endpoint.address)
+    endpoint.close()
+
+    assert '\nvllm:num_requests_waiting{model_name="m"} 0.0\n' in page
 
 
 def test_the_endpoint_serves_what_prometheus_can_read_and_frees_its_port() -> None:
