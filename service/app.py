@@ -28,7 +28,7 @@ from service.ops.logs import LogEvents
 from service.ops.metrics import Metrics, Served
 from service.ops.metrics_port import MetricsAddressError, MetricsEndpoint, serve_metrics
 from service.ops.step_reads import memory_bytes_per_s, step_weight_bytes
-from service.parts import TracesAbsentError, access, hang_s, limits, traces, transport
+from service.parts import PartAbsentError, access, cluster, hang_s, limits, traces, transport
 from service.port import EnginePort
 from service.rpc.health import HealthServicer
 from service.rpc.model import ModelPort, served_model
@@ -42,6 +42,7 @@ from service.settings import Settings
 from service.worker import Worker, WorkerState
 
 if TYPE_CHECKING:
+    from service.ops.cluster import Cluster
     from service.ops.traces import Traces
 
 logger = logging.getLogger("soloist.server")
@@ -101,6 +102,7 @@ class App:
         )
         self._load_report = LoadReport(self.worker.load, settings.active_turns)
         self._traces: Traces | None = None
+        self._cluster: Cluster | None = None
         self._prompts = PromptRoom(settings.prompt_threads, settings.queue_depth)
         edge_limits = EdgeLimits(settings.queue_depth, settings.active_turns)
         self._chat = ChatServicer(edge_limits, self._prompts, version(), self._hear_service)
@@ -146,15 +148,18 @@ class App:
             if self.settings.probe_listen is not None:
                 self._probes = build_probe_port(self.settings.probe_listen, health)
             self._traces = traces(self.settings, version())
+            self._cluster = cluster(self.settings, self._hear_of_node, self.metrics.cluster_asked)
             if self.settings.metrics_listen is not None:
                 self._endpoint = serve_metrics(self.metrics, self.settings.metrics_listen)
-        except (ListenError, TlsError, KeyFileError, TracesAbsentError, MetricsAddressError) as error:
+        except (ListenError, TlsError, KeyFileError, PartAbsentError, MetricsAddressError) as error:
             raise StartError(str(error)) from None
         if self.settings.keys is not None and self.settings.tls_cert is None and not is_loopback(self.settings.listen):
             logger.warning("keys travel in plain text: give --tls-cert and --tls-key, or end TLS before this server")
         await self._edge.server.start()
         if self._probes is not None:
             await self._probes.server.start()
+        if self._cluster is not None:
+            self._cluster.start()
         self.worker.start()
         fields = {"grpc": self.address, "metrics": self.metrics_address or "off", "version": version()}
         logger.info("listening; the model is loading", extra={"fields": fields})
@@ -171,11 +176,18 @@ class App:
         if not serving.cancelled() and (error := serving.exception()) is not None:
             raise error
 
-    def signal(self, cause: DrainCause = DrainCause.SIGNAL) -> None:
+    def signal(self) -> None:
         """A wish to leave: the first drains in order, each further one ends the present phase at once."""
         if self._drain.phase is Phase.SERVING:
-            self.metrics.drain_began(cause)
+            self.metrics.drain_began(DrainCause.SIGNAL)
         self._drain.signal(time.monotonic())
+        self._stirred.set()
+
+    def hand_over(self) -> None:
+        """The node goes: drain ahead of the signal, and stop when it comes."""
+        if self._drain.phase is Phase.SERVING:
+            self.metrics.drain_began(DrainCause.NODE_DISRUPTION)
+        self._drain.hand_over(time.monotonic())
         self._stirred.set()
 
     async def run(self) -> int:
@@ -229,6 +241,8 @@ class App:
         closing = []
         if self._traces is not None:
             closing.append(asyncio.to_thread(self._traces.close, self.times.observers_s))
+        if self._cluster is not None:
+            closing.append(asyncio.to_thread(self._cluster.close, self.times.observers_s))
         if self._endpoint is not None:
             closing.append(asyncio.to_thread(self._endpoint.close))
         await asyncio.gather(*closing)
@@ -326,6 +340,8 @@ class App:
     def _hear_engine(self, event: EngineEvent) -> None:
         self.metrics.engine_event(event)
         self._log_events.engine_event(event)
+        if self._cluster is not None:
+            self._cluster.engine_event(event)
         if isinstance(event, VerifyMismatch) and self._loop is not None:  # told in the engine's thread
             self._loop.call_soon_threadsafe(self._doubt)
 
@@ -334,8 +350,17 @@ class App:
         if self.health.state in (Readiness.LOADING, Readiness.SERVING):
             self._move_health(Readiness.UNSOUND)
 
+    def _hear_of_node(self) -> None:
+        """Told in a thread of the cluster's."""
+        assert self._loop is not None, "the cluster is watched after start()"
+        with suppress(RuntimeError):  # the loop has ended just now, and with it all that could be handed over
+            self._loop.call_soon_threadsafe(self.hand_over)
+
     def _show_load(self) -> None:
-        self.metrics.show_load(self.worker.load())
+        load = self.worker.load()
+        self.metrics.show_load(load)
+        if self._cluster is not None:
+            self._cluster.show_load(load)
 
     def _in_flight(self) -> int:
         load: Load = self.worker.load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,14 +14,15 @@ from service.scheduler import Limits
 from service.settings import Settings
 
 if TYPE_CHECKING:
+    from service.ops.cluster import Asked, Cluster
     from service.ops.traces import Traces
 
 HANG_S: Final = 300.0  # a prefill chunk of a large model on few CPU cores takes its time
 HANG_CUDA_S: Final = 60.0  # no step takes a second there, but a kernel may be compiled at its first use
 
 
-class TracesAbsentError(Exception):
-    """Traces are asked for, and the packages that make them are not installed."""
+class PartAbsentError(Exception):
+    """A part is asked for that this installation or place does not have. One line."""
 
 
 def hang_s(settings: Settings, device: str) -> float:
@@ -71,11 +73,30 @@ def access(settings: Settings) -> Access:
 
 
 def traces(settings: Settings, version: str) -> Traces | None:
-    """Where turns are traced to, or None. TracesAbsentError without the optional packages."""
+    """Where turns are traced to, or None. PartAbsentError without the optional packages."""
     if settings.traces is None:
         return None
     try:
         from service.ops.traces import Traces
     except ImportError as error:
-        raise TracesAbsentError(f"--traces needs OpenTelemetry: pip install 'soloist[otel]' ({error.name})") from None
+        raise PartAbsentError(f"--traces needs OpenTelemetry: pip install 'soloist[otel]' ({error.name})") from None
     return Traces(settings.traces, version)
+
+
+def cluster(settings: Settings, on_goes: Callable[[], None], asked: Asked) -> Cluster | None:
+    """The pod's part in its cluster, or None. PartAbsentError outside of a pod, or without the optional package."""
+    if not settings.kubernetes:
+        return None
+    try:
+        from service.ops.cluster import Cluster
+        from service.ops.kubernetes import KubernetesApi, NoClusterError, PodName, in_cluster
+    except ImportError as error:
+        raise PartAbsentError(
+            f"--kubernetes needs the cluster's client: pip install 'soloist[kubernetes]' ({error.name})"
+        ) from None
+    pod = PodName(settings.pod_name or "", settings.pod_namespace or "", settings.node_name or "")
+    try:
+        api = KubernetesApi(in_cluster(), pod)
+    except NoClusterError as error:
+        raise PartAbsentError(str(error)) from None
+    return Cluster(api, settings.do_not_disrupt_s, on_goes, asked)

@@ -1,7 +1,9 @@
 """How a server leaves, as data: which phase holds at which time. Pure; service.app does what the phases say.
 
 The order: first balancers learn (health NOT_SERVING) while new turns are still taken; then new and queued turns are
-refused and running ones may end; then those that cannot end are told so; then the process stops.
+refused and running ones may end; then those that cannot end are told so; then the process stops. Unless nobody asked it
+to: a server whose node goes hands its turns over by itself, and then waits for the signal, since a process that ended
+would be started again on that node.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ class Phase(IntEnum):
     PROPAGATING = 1  # NOT_SERVING, still accepting
     FINISHING = 2  # new and queued turns get UNAVAILABLE, running ones may end
     ENDING = 3  # running ones end with `finished{DRAINING}`
-    STOPPED = 4
+    WAITING = 4  # all is handed over, and the signal has not come yet
+    STOPPED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class DrainTimes:
             Phase.PROPAGATING: self.propagation_s,
             Phase.FINISHING: self.grace_s,
             Phase.ENDING: self.ending_s,
+            Phase.WAITING: 0.0,
         }.get(phase, float("inf"))
 
 
@@ -75,15 +79,25 @@ class Drain:
         self._times = times
         self._phase = Phase.SERVING
         self._since_s = 0.0
+        self._signalled = False
 
     @property
     def phase(self) -> Phase:
         return self._phase
 
     def signal(self, now_s: float) -> None:
-        """A signal to leave. The first begins the drain; each further one ends the present phase at once."""
-        if self._phase < Phase.STOPPED:
+        """A signal to leave. The first begins the drain; each further one ends the present phase at once.
+
+        The first during a hand-over ends no phase: they go on, each from when it began.
+        """
+        first, self._signalled = not self._signalled, True
+        if self._phase is Phase.SERVING or (not first and self._phase < Phase.STOPPED):
             self._enter(Phase(self._phase + 1), now_s)
+
+    def hand_over(self, now_s: float) -> None:
+        """Begin the drain, and do not stop at its end before a signal has come."""
+        if self._phase is Phase.SERVING:
+            self._enter(Phase.PROPAGATING, now_s)
 
     def tick(self, now_s: float, *, idle: bool) -> Phase:
         """The phase that holds now; `idle` says that no turn is on the device and none waits."""
@@ -92,7 +106,9 @@ class Drain:
         return self._phase
 
     def left_s(self, now_s: float) -> float:
-        """Until the present phase must end; infinite while serving and once stopped."""
+        """Until the present phase must end; infinite while nothing but a signal ends it, and once stopped."""
+        if self._phase is Phase.WAITING and not self._signalled:
+            return float("inf")
         return self._since_s + self._times.limit_s(self._phase) - now_s
 
     def _enter(self, phase: Phase, now_s: float) -> None:

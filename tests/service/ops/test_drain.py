@@ -78,3 +78,36 @@ def test_a_look_that_comes_late_catches_up() -> None:
 
     assert drain.tick(66.0, idle=False) is Phase.ENDING
     assert drain.left_s(66.0) == 1.0
+
+
+def test_a_hand_over_goes_through_the_phases_and_then_waits_for_the_signal() -> None:
+    drain = Drain(TIMES)
+    drain.hand_over(0.0)
+
+    seen = [drain.tick(now_s, idle=False) for now_s in (0.0, 5.0, 65.0, 67.0, 1e6)]
+    left_s = drain.left_s(1e6)
+    drain.signal(1e6)
+
+    assert seen == [Phase.PROPAGATING, Phase.FINISHING, Phase.ENDING, Phase.WAITING, Phase.WAITING]
+    assert left_s == float("inf")
+    assert drain.tick(1e6, idle=True) is Phase.STOPPED
+
+
+def test_the_signal_of_a_node_that_was_heard_of_before_cuts_nothing_short() -> None:
+    drain = Drain(TIMES)
+    drain.hand_over(0.0)
+    drain.signal(4.0)
+
+    assert drain.tick(4.9, idle=True) is Phase.PROPAGATING
+    assert drain.tick(5.0, idle=False) is Phase.FINISHING
+    drain.signal(6.0)  # another one means what it always means
+    assert drain.tick(6.0, idle=False) is Phase.ENDING
+    assert drain.tick(8.0, idle=False) is Phase.STOPPED
+
+
+def test_a_node_that_goes_is_no_news_to_a_server_that_leaves() -> None:
+    drain = Drain(TIMES)
+    drain.signal(0.0)
+    drain.hand_over(3.0)
+
+    assert drain.tick(5.0, idle=True) is Phase.STOPPED

@@ -1,0 +1,72 @@
+"""How a pod finds its API, and what it says where there is none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.config import incluster_config
+
+from service.app import App, StartError
+from service.ops.kubernetes import KubernetesApi, NoClusterError, in_cluster
+from tests.fakes import FakeEngine
+from tests.service.ops.kube_api import POD
+from tests.service.running import quick
+
+IN_A_POD: Any = {
+    "kubernetes": True,
+    "pod_name": POD.name,
+    "pod_namespace": POD.namespace,
+    "node_name": POD.node,
+}
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a kubelet gives to a pod; the folder of its token."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org:3128")
+    for name, content in (("TOKEN", "s3cret"), ("CERT", "PEM")):
+        file = tmp_path / name.lower()
+        file.write_text(content)
+        monkeypatch.setattr(incluster_config, f"SERVICE_{name}_FILENAME", str(file))
+    return tmp_path
+
+
+def test_a_pod_finds_its_api_and_goes_there_through_no_proxy(pod: Path) -> None:
+    found = in_cluster()
+    KubernetesApi(found, POD)
+
+    assert found.host == "https://10.96.0.1:443"
+    assert found.ssl_ca_cert == str(pod / "cert")
+    assert found.get_api_key_with_prefix("BearerToken") == "bearer s3cret"
+    assert found.verify_ssl
+    assert found.proxy is None
+    assert found.retries is False
+
+
+def test_a_pod_without_a_token_is_told_what_to_set(pod: Path) -> None:
+    (pod / "token").unlink()
+
+    with pytest.raises(NoClusterError, match="automountServiceAccountToken: true"):
+        in_cluster()
+
+
+async def test_outside_of_a_pod_the_start_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    app = App(quick(**IN_A_POD), FakeEngine().opener())
+
+    with pytest.raises(StartError, match="--kubernetes: this process is in no pod") as caught:
+        await app.start()
+    assert "\n" not in str(caught.value)
+
+
+async def test_without_the_package_the_start_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "service.ops.cluster", None)
+    app = App(quick(**IN_A_POD), FakeEngine().opener())
+
+    with pytest.raises(StartError, match=r"pip install 'soloist\[kubernetes\]'"):
+        await app.start()
