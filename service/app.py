@@ -52,6 +52,7 @@ EXIT_CANNOT_START = 1  # model, device or port; one line says which
 EXIT_ENGINE_LOST = 3  # after it had started: the device context is gone and never serves again
 
 LOOK_EVERY_S = 0.5
+LOAD_ENDS_S = 1.0  # of a load that nobody waits for any more; it looks up only between two tensors
 
 EngineFactory = Callable[[Listener], EnginePort]
 
@@ -181,6 +182,9 @@ class App:
         if self._drain.phase is Phase.SERVING:
             self.metrics.drain_began(DrainCause.SIGNAL)
         self._drain.signal(time.monotonic())
+        if self.health.state is Readiness.LOADING:  # nobody is served, and balancers know: no phase has a purpose
+            while self._drain.phase is not Phase.STOPPED:
+                self._drain.signal(time.monotonic())
         self._stirred.set()
 
     def hand_over(self) -> None:
@@ -228,7 +232,12 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # The worker first: it tells each turn its end. Then gRPC, whose stop returns before handlers have cleaned up.
-        if not await self.worker.stop(self.times.engine_s) and self._exit_code == EXIT_DRAINED:
+        loading = self.worker.state is WorkerState.LOADING
+        if await self.worker.stop(LOAD_ENDS_S if loading else self.times.engine_s):
+            pass
+        elif loading:
+            logger.info("the load is given up where it is")
+        elif self._exit_code == EXIT_DRAINED:
             logger.error("the engine's thread did not end in time")
             self._exit_code = EXIT_ENGINE_LOST
         await self._edge.calls.wait_ended(self.times.handlers_s, but_watchers=True)

@@ -24,7 +24,8 @@ SWITCH_INTERVAL_S = 0.0005
 def run_server(settings: Settings) -> int:
     """`soloist serve`: log, serve, leave on SIGTERM and SIGINT. Returns the exit code.
 
-    SIGTERM drains in order. SIGINT (Ctrl-C) skips the time for balancers. Each further signal skips a phase.
+    SIGTERM drains in order. SIGINT (Ctrl-C) skips the time for balancers. Each further signal skips a phase. SIGHUP is
+    as SIGTERM where a terminal reads the log, since then that has gone; elsewhere it ends nothing.
     """
     log = set_up_logs(settings.log_level, settings.log_format)
     _log_strays()
@@ -37,9 +38,13 @@ def run_server(settings: Settings) -> int:
         logger.critical("the server broke", exc_info=True)
         code = EXIT_CANNOT_START
     logging.shutdown()
-    if code == EXIT_ENGINE_LOST:
-        os._exit(code)  # a lost device may hang whatever the interpreter does on its way out
+    if code == EXIT_ENGINE_LOST or _engine_lives():
+        os._exit(code)  # a lost device, or a load that goes on, may hang whatever the interpreter does on its way out
     return code
+
+
+def _engine_lives() -> bool:
+    return any(thread.name == "engine" for thread in threading.enumerate())
 
 
 def _log_strays() -> None:
@@ -67,6 +72,15 @@ async def _serve(settings: Settings, log_dropped: Callable[[], int] = lambda: 0)
             app.signal()
         app.signal()
 
+    on_terminal = sys.stderr.isatty()  # once it has gone there is no telling
+
+    def hung_up() -> None:
+        if on_terminal:
+            app.signal()
+        else:
+            logger.info("SIGHUP: keys and certificates are read by themselves when their files change")
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
     loop.add_signal_handler(signal.SIGTERM, app.signal)
     loop.add_signal_handler(signal.SIGINT, interrupted)
     await app.start()

@@ -162,7 +162,7 @@ class ChatClient:
         return Answer("".join(texts), tuple(ids), started, finished, tuple(logprobs), tuple(resumed))
 
     async def count_tokens(self, messages: Messages, *, deadline_s: float = 10.0) -> int:
-        """How many tokens the server would read. BadRequestError for a text of several contexts, which is not counted."""
+        """How many tokens the server would read. BadRequestError for a text of several contexts: it is not counted."""
         request = chat_pb2.CountTokensRequest(messages=to_proto(messages))
         response = await self._any_server(
             lambda stub: stub.CountTokens(request, timeout=deadline_s, metadata=self._metadata)
