@@ -49,6 +49,9 @@ def _reads(buffer: torch.Tensor) -> Iterator[tuple[str, Callable[[], object]]]:
         yield name, partial(reader, buffer)
     if buffer.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from engine.bench.stream import streaming_reads
+        from engine.kernels import prebuilt
+
+        prebuilt.use()
 
         yield from streaming_reads(buffer)
 

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from engine.kernels import prebuilt
 from engine.kernels.tuning import RowSetting
 
 _HOPPER = (9, 0)
@@ -40,6 +41,7 @@ class Launch:
         """What `device` can do."""
         if device.type != "cuda":
             return cls(dependent=False, processors=1)
+        prebuilt.use()
         properties = torch.cuda.get_device_properties(device)
         return cls((properties.major, properties.minor) >= _HOPPER, properties.multi_processor_count)
 
