@@ -175,12 +175,17 @@ def _parsed(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
+    # 2.0 is a whole number in JSON Schema, and the library wants it written as one.
+    made = {name: _whole(value) if name in _COUNTS else value for name, value in pairs}
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidRequestError(FIELD, f"names {twice!r} twice in one object")
     return made
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _finite(text: str) -> float:

@@ -82,6 +82,8 @@ def test_what_is_not_served_is_refused_by_its_place(schema: dict[str, Any], plac
         {"multipleOf": 1e-9},
         {"multipleOf": MAX_MULTIPLE},
         {"minProperties": 1},
+        {"maxLength": 2.0},
+        {"items": {"minItems": 1.0, "maxItems": 1e2}},
         {"exclusiveMinimum": 0, "maximum": 1},
         {"exclusiveMinimum": 0, "maximum": 1.5},
         {"exclusiveMinimum": 0.25, "exclusiveMaximum": 0.5},
