@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -22,6 +24,17 @@ def broken_rules(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("tls_cert", "tls_key"), "must be given together with the other of --tls-cert and --tls-key"
     if settings.tls_client_ca is not None and settings.tls_cert is None:
         yield ("tls_client_ca",), "needs --tls-cert and --tls-key: without TLS clients show no certificates"
+    processors = os.cpu_count() or 1
+    if (settings.engine.threads or 1) > processors:
+        yield (
+            ("threads",),
+            f"must be at most {processors}, the processors of this machine; got {settings.engine.threads}",
+        )
+    if settings.traces is not None and not _is_collector(settings.traces):
+        yield (
+            ("traces",),
+            f"must be http://HOST:PORT or https://HOST:PORT of an OTLP collector, or `off`; got {settings.traces!r}",
+        )
     yield from _broken_of_probes(settings)
     yield from _broken_in_cluster(settings)
     if settings.insecure or settings.tls_cert is not None or settings.keys is not None:
@@ -53,6 +66,19 @@ def _broken_in_cluster(settings: Settings) -> Iterator[tuple[tuple[str, ...], st
                 )
     elif settings.do_not_disrupt_s > 0:
         yield ("do_not_disrupt_s",), "needs --kubernetes: it is the cluster's API that holds Karpenter off"
+
+
+def _is_collector(url: str) -> bool:
+    """Whether gRPC can be spoken to it: a scheme and a host, perhaps a port, and nothing else but a slash."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port  # raises where it is no port
+    except ValueError:
+        return False
+    place = (parts.hostname or "") + ("" if port is None else str(port))
+    plain = place.isascii() and place.isprintable() and " " not in place and parts.username is None
+    rest = (parts.path.strip("/"), parts.query, parts.fragment)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and not any(rest)
 
 
 def _same_port(one: str, other: str) -> bool:

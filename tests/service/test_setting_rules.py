@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from service.setting_rules import is_loopback
@@ -60,6 +62,26 @@ def test_ports_that_only_look_alike_are_fine() -> None:
     load_settings({"probe_listen": "127.0.0.2:50051"}, {})
     load_settings({"probe_listen": "127.0.0.1:0", "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}, {})
     load_settings({"probe_listen": "127.0.0.1:9400", "metrics_listen": "off"}, {})
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:4317", "ftp://a:1", "http://", "http://a:x", "http://a b:1", "http://a/v1/traces"]
+)
+def test_traces_go_to_an_address(url: str) -> None:
+    with pytest.raises(SettingsError, match="--traces: must be http://HOST:PORT or https://HOST:PORT"):
+        load_settings({"traces": url}, {})
+
+
+@pytest.mark.parametrize("url", ["http://localhost:4317", "https://otel.example.org", "http://[::1]:4317/", "off"])
+def test_addresses_of_collectors_are_taken(url: str) -> None:
+    load_settings({"traces": url}, {})
+
+
+def test_threads_are_as_many_as_the_machine_has_processors() -> None:
+    processors = os.cpu_count() or 1
+    load_settings({"threads": str(processors)}, {})
+    with pytest.raises(SettingsError, match=rf"--threads: must be at most {processors}, .* got 100000"):
+        load_settings({"threads": "100000"}, {})
 
 
 POD = {"pod_name": "soloist-7d4b-x2x", "pod_namespace": "soloist", "node_name": "ip-10-0-0-1.ec2.internal"}
