@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from service.bounded_file import read_bounded
 from service.file_watch import FileWatch
 
 logger = logging.getLogger("soloist.keys")
@@ -117,7 +118,7 @@ class KeyFile:
 def read_keys(path: Path) -> Keyring:
     """Read a file of keys. KeyFileError where anything in it is not what it must be."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path).decode("utf-8")
         _check_depth(path, text)
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from service.bounded_file import read_bounded
 from service.setting_rules import is_service_link
 from service.setting_types import Kind
 
@@ -159,7 +160,7 @@ class Sources:
     def _read_file(self, path: Path) -> dict[str, tuple[str, str]]:
         """Names to (source, text). Scalars stay as written: YAML 1.1 makes other things of `on`, `y` or `1_0`."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_bounded(path).decode("utf-8")
             _check_depth(path, text)
             root = yaml.compose(text, Loader=yaml.BaseLoader)
         except OSError as error:

@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.params import MAX_PENALTY, MAX_TEMPERATURE
+from service.bounded_file import read_bounded
 from service.cli.ask import AnswerError, Transcript, ask
 from service.cli.errors import CommandError, UsageError
 from service.cli.line_reader import LineReader, NotTextError, checked_text
+from service.cli.numbers import number, whole_number
 from service.client import ChatClient, ChatError, ResponseFormat, Tls
 from service.client.chat import Sampling
 from service.settings import SETTINGS, state_directory
 
 PROMPT = "> "
+LONGEST_KEY_FILE = 4096  # bytes
+LONGEST_DEADLINE_S = 86_400.0
 COMMANDS = {
     "/help": "this list",
     "/reset": "forget the conversation and begin a new session",
@@ -34,15 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="ask this one question, print the answer and leave")
     parser.add_argument("--system", metavar="TEXT", help="the system message of the conversation")
     parser.add_argument(
-        "--max-tokens", type=_positive, metavar="N", help="answer tokens at most (default: to the end of the context)"
+        "--max-tokens",
+        type=whole_number(1, 2**32 - 1),
+        metavar="N",
+        help="answer tokens at most (default: to the end of the context)",
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: the model's own)")
     parser.add_argument(
-        "--repetition-penalty", type=float, metavar="P", help="above 1 discourages repeating (default: the model's own)"
+        "--temperature", type=number(0, MAX_TEMPERATURE), metavar="T", help="0 is greedy (default: the model's own)"
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=number(0, MAX_PENALTY, above=True),
+        metavar="P",
+        help="above 1 discourages repeating (default: the model's own)",
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=whole_number(0, 2**64 - 1),
         metavar="N",
         help="the same seed and words give the same answer (default: the server chooses)",
     )
@@ -50,7 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json-schema", type=Path, metavar="FILE", help="answers are JSON that fits the schema in FILE")
     form.add_argument("--regex", metavar="EXPRESSION", help="answers match this expression as a whole")
     form.add_argument("--choice", action="append", metavar="TEXT", help="answers are one of these; say it for each")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each answer (default: none)")
+    parser.add_argument(
+        "--timeout",
+        type=number(0, LONGEST_DEADLINE_S, above=True),
+        metavar="SECONDS",
+        help="deadline of each answer (default: none)",
+    )
     parser.add_argument("--tls", action="store_true", help="speak TLS; a certificate that gRPC trusts is needed")
     parser.add_argument("--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM certificate of the server's signer")
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="PEM certificate for a server that asks for one")
@@ -223,7 +241,7 @@ def _tls(arguments: argparse.Namespace) -> Tls | None:
 def _response_format(arguments: argparse.Namespace) -> ResponseFormat | None:
     if arguments.json_schema is not None:
         try:
-            return {"json_schema": arguments.json_schema.read_text(encoding="utf-8")}
+            return {"json_schema": read_bounded(arguments.json_schema).decode("utf-8")}
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
             raise UsageError(f"--json-schema {arguments.json_schema}: {reason}") from None
@@ -235,7 +253,7 @@ def _response_format(arguments: argparse.Namespace) -> ResponseFormat | None:
 def _api_key(path: Path | None) -> str | None:
     """A flag with the key itself would stand in the list of processes."""
     try:
-        return None if path is None else path.read_text(encoding="ascii").strip()
+        return None if path is None else read_bounded(path, LONGEST_KEY_FILE).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not ASCII text"
         raise UsageError(f"--api-key-file {path}: {reason}") from None
@@ -249,9 +267,3 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 def _tell(text: str) -> None:
     """Say something that is no part of an answer."""
     print(text, file=sys.stderr)
-
-
-def _positive(value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; got {value!r}")
-    return int(value)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from service.bounded_file import read_bounded
 from service.cli.errors import CommandError, UsageError
 from service.keys import HIGHEST_PRIORITY, SHORTEST_KEY, KeyFileError, entry_text, hash_of, new_key, read_keys
+
+LONGEST_KEY = 4096  # characters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do as `arguments` say; 0 when done."""
     if arguments.act == "hash":
-        key = sys.stdin.readline().strip()
+        key = sys.stdin.readline(LONGEST_KEY + 2).strip()
         if len(key) < SHORTEST_KEY:
             raise UsageError(f"a key has at least {SHORTEST_KEY} characters; `soloist keys add` makes a random one")
+        if len(key) > LONGEST_KEY:
+            raise UsageError(f"a key has at most {LONGEST_KEY} characters: all headers of a call must fit together")
         print(hash_of(key))
         return 0
     key = new_key()
@@ -45,19 +53,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _add(path: Path, entry: str) -> None:
-    """Add an entry; the old file stays if the new one would not be right."""
+    """Add an entry; the old file stays if the new one would not be right, and whenever this ends halfway."""
     trial = path.parent / (path.name + ".new")
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else "keys:\n"
-        with os.fdopen(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(before.rstrip("\n") + "\n" + entry)
-        read_keys(trial)
-        trial.replace(path)
+        with _alone(path.parent):
+            try:
+                before = read_bounded(path).decode("utf-8") if path.exists() else "keys:\n"
+                with os.fdopen(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(f"{before.rstrip(chr(10))}\n{entry}".encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+                read_keys(trial)
+                trial.replace(path)
+            finally:
+                trial.unlink(missing_ok=True)
     except KeyFileError as error:
         raise UsageError(str(error).replace(str(trial), str(path))) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text") from None
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}") from None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While nobody else adds a key there. The folder is what is locked: a file is another one after its renewal."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
-        trial.unlink(missing_ok=True)
+        os.close(descriptor)

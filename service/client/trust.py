@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 
+from service.bounded_file import read_bounded
 from service.client.errors import bad_request
 
 
@@ -45,6 +46,6 @@ def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return path.read_bytes()
+        return read_bounded(path)
     except OSError as error:
         raise bad_request("tls", f"{path}: {error.strerror}") from None

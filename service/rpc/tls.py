@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 
+from service.bounded_file import read_bounded
 from service.file_watch import FileWatch
 
 logger = logging.getLogger("soloist.tls")
@@ -79,7 +80,7 @@ def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path)
     except OSError as error:
         raise TlsError(f"{path}: {error.strerror}") from None
 

@@ -104,14 +104,14 @@ def test_a_schema_that_is_not_there_is_told_in_one_line(server: ThreadedServer, 
     assert "--json-schema /nowhere.json: No such file" in done.stderr.decode()
 
 
-@pytest.mark.parametrize("limit", ["0", "-3", "many"])
+@pytest.mark.parametrize("limit", ["0", "-3", "many", "4294967296"])
 def test_a_limit_that_is_none_is_refused_with_what_would_be_right(
     server: ThreadedServer, environment: Environment, limit: str
 ) -> None:
     done = piped(server, environment, "--prompt", "Hi", f"--max-tokens={limit}")
     assert done.returncode == 2
     assert_one_line(done.stderr)
-    assert f"--max-tokens: must be a whole number of at least 1; got '{limit}'" in done.stderr.decode()
+    assert f"--max-tokens: must be a whole number from 1 to 4294967295; got '{limit}'" in done.stderr.decode()
 
 
 def test_stats_go_to_stderr(server: ThreadedServer, environment: Environment) -> None:
@@ -150,7 +150,18 @@ def test_txt_11_bytes_that_are_no_text_are_refused(server: ThreadedServer, envir
         ((), b"empty"),
         (("--prompt", "Hi", "--temperature", "-1"), b"temperature"),
         (("--prompt", "Hi", "--temperature", "nan"), b"temperature"),
-        (("--prompt", "Hi", "--seed", "-1"), b""),
+        (
+            ("--prompt", "Hi", "--seed", "-1"),
+            b"--seed: must be a whole number from 0 to 18446744073709551615; got '-1'",
+        ),
+        (("--prompt", "Hi", "--seed", str(2**64)), b"--seed: must be a whole number"),
+        (("--prompt", "Hi", "--seed", "9" * 5000), b"--seed: must be a whole number"),
+        (("--prompt", "Hi", "--temperature", "1e39"), b"--temperature: must be a number from 0 to 100; got '1e39'"),
+        (("--prompt", "Hi", "--repetition-penalty", "0"), b"--repetition-penalty: must be a number above 0"),
+        (("--prompt", "Hi", "--timeout", "inf"), b"--timeout: must be a number above 0"),
+        (("--prompt", "Hi", "--api-key-file", "/dev/zero"), b"--api-key-file /dev/zero: is larger than 4096 bytes"),
+        (("--prompt", "Hi", "--json-schema", "/dev/zero"), b"--json-schema /dev/zero: is larger than"),
+        (("--prompt", "Hi", "--tls-ca", "/dev/zero"), b"/dev/zero: is larger than"),
         (("--prompt", "x" * 5000), b"tokens"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,34 @@ def test_what_is_no_file_of_keys_is_one_line(tmp_path: Path, capsys: pytest.Capt
         assert says in error
         assert error.count("\n") == 1
     assert binary.read_bytes() == b"\xff"
+
+
+def test_keys_added_at_once_are_all_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    adding = [
+        subprocess.Popen(
+            [sys.executable, "-m", "service", "keys", "add", f"key-{number}", "--file", str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    made = [process.communicate(timeout=120)[0].strip() for process in adding]
+
+    assert [process.returncode for process in adding] == [0] * len(adding)
+    keys = read_keys(path)
+    assert all(keys.find(key) is not None for key in made)
+    assert [found.name for found in tmp_path.iterdir()] == ["keys.yaml"]
+
+
+@pytest.mark.parametrize("flags", [("--keys",), ("--config",)])
+def test_a_file_without_an_end_is_told_and_not_read(flags: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "serve", *flags, "/dev/zero", "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert "/dev/zero: is larger than 1048576 bytes" in done.stderr
