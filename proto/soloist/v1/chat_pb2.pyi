@@ -506,7 +506,9 @@ Global___Interrupt: _TypeAlias = Interrupt  # noqa: Y015
 
 @_typing.final
 class ChatEvent(_message.Message):
-    """One event of an answer: one `started`, any number of `delta`s, one `finished`."""
+    """One event of an answer: one `started`, any number of `delta`s, one `finished`; of an answer in a conversation that was
+    interrupted before its start, `finished` alone.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

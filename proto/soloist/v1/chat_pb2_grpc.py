@@ -83,7 +83,10 @@ class ChatServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Converse(self, request_iterator, context):
-        """A conversation on one stream: say, interrupt, say again.
+        """A conversation on one stream: say, interrupt, say again. Each say has one `finished`, in the order in which they were
+        said. One that was interrupted before its turn left the queue has nothing else: no `started`, no `delta`, and its
+        `finished` has FINISH_REASON_CANCELLED without completion tokens or resume token. What ends the stream with a status,
+        as a bad request does, ends it for all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,11 @@ class ChatServiceStub:
     gRPC status, never neither, never both.
     """
     Converse: _grpc.StreamStreamMultiCallable[_chat_pb2.ConverseRequest, _chat_pb2.ChatEvent]
-    """A conversation on one stream: say, interrupt, say again."""
+    """A conversation on one stream: say, interrupt, say again. Each say has one `finished`, in the order in which they were
+    said. One that was interrupted before its turn left the queue has nothing else: no `started`, no `delta`, and its
+    `finished` has FINISH_REASON_CANCELLED without completion tokens or resume token. What ends the stream with a status,
+    as a bad request does, ends it for all.
+    """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_chat_pb2.GetServerInfoRequest, _chat_pb2.GetServerInfoResponse]
     """What is served: model, limits, state of the graphs, numerics fingerprint."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_chat_pb2.CountTokensRequest, _chat_pb2.CountTokensResponse]
@@ -66,7 +70,11 @@ class ChatServiceAsyncStub(ChatServiceStub):
     gRPC status, never neither, never both.
     """
     Converse: _aio.StreamStreamMultiCallable[_chat_pb2.ConverseRequest, _chat_pb2.ChatEvent]  # type: ignore[assignment]
-    """A conversation on one stream: say, interrupt, say again."""
+    """A conversation on one stream: say, interrupt, say again. Each say has one `finished`, in the order in which they were
+    said. One that was interrupted before its turn left the queue has nothing else: no `started`, no `delta`, and its
+    `finished` has FINISH_REASON_CANCELLED without completion tokens or resume token. What ends the stream with a status,
+    as a bad request does, ends it for all.
+    """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_chat_pb2.GetServerInfoRequest, _chat_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """What is served: model, limits, state of the graphs, numerics fingerprint."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_chat_pb2.CountTokensRequest, _chat_pb2.CountTokensResponse]  # type: ignore[assignment]
@@ -98,7 +106,11 @@ class ChatServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_chat_pb2.ConverseRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_chat_pb2.ChatEvent], _abc.AsyncIterator[_chat_pb2.ChatEvent]]:
-        """A conversation on one stream: say, interrupt, say again."""
+        """A conversation on one stream: say, interrupt, say again. Each say has one `finished`, in the order in which they were
+        said. One that was interrupted before its turn left the queue has nothing else: no `started`, no `delta`, and its
+        `finished` has FINISH_REASON_CANCELLED without completion tokens or resume token. What ends the stream with a status,
+        as a bad request does, ends it for all.
+        """
 
     @_abc_1.abstractmethod
     def GetServerInfo(

@@ -360,6 +360,61 @@ async def test_converse_saying_more_interrupts_what_is_being_answered() -> None:
     assert reasons == [chat_pb2.FINISH_REASON_CANCELLED, chat_pb2.FINISH_REASON_LENGTH]
 
 
+async def test_converse_what_is_interrupted_before_its_start_has_a_finished_and_nothing_else() -> None:
+    engine = FakeEngine(answer=saying("yes"))
+    engine.hold()
+    async with running(engine) as app:
+        channel, stub = stub_of(app)
+        async with channel:
+            other = stub.Chat(request("first of all"))
+            await until(lambda: in_flight(app) == 1)
+            speaker = Speaker()
+            call = stub.Converse(speaker.actions())
+            speaker.say("waits its turn")
+            await until(lambda: in_flight(app) == 2)
+            speaker.interrupt()
+            waited = asyncio.create_task(answer_of(call))
+            await until(lambda: in_flight(app) == 1)
+            engine.release()
+            await events_of(other)
+            (alone,) = await waited
+            speaker.say("at last")
+            after = await answer_of(call)
+            speaker.end()
+
+    finished = alone.finished
+    assert finished.reason == chat_pb2.FINISH_REASON_CANCELLED
+    assert (finished.usage.completion_tokens, finished.resume_token) == (0, b"")
+    assert after[0].WhichOneof("event") == "started"
+    assert text_of_events(after) == "yes"
+
+
+async def test_converse_each_of_many_says_at_once_has_one_end_in_order() -> None:
+    async with running(FakeEngine(answer=saying("yes"))) as app:
+        channel, stub = stub_of(app)
+        async with channel:
+            speaker = Speaker()
+            call = stub.Converse(speaker.actions())
+            for number in range(20):
+                speaker.say(f"{number}")
+                if number % 3 == 0:
+                    speaker.interrupt()
+            speaker.say("last")
+            answers = [await answer_of(call) for _ in range(21)]
+            speaker.end()
+            assert await call.read() is grpc.aio.EOF
+
+    for answer in answers:
+        kinds = [event.WhichOneof("event") for event in answer]
+        assert kinds.count("started") <= 1
+        assert kinds == ["finished"] or (kinds[0] == "started" and "started" not in kinds[1:])
+        if kinds == ["finished"]:
+            assert answer[0].finished.reason == chat_pb2.FINISH_REASON_CANCELLED
+    started = [answer[0].started.request_id for answer in answers if answer[0].HasField("started")]
+    assert started == sorted(started, key=lambda request_id: int(request_id.rsplit("-", 1)[1]))
+    assert text_of_events(answers[-1]) == "yes"
+
+
 async def test_converse_ends_with_the_status_of_what_was_wrong() -> None:
     async with running() as app:
         channel, stub = stub_of(app)
