@@ -1,0 +1,141 @@
+# What the GPUs do, in CloudWatch, and an alarm when they do nothing: a node that idles costs what one at work costs.
+# How answers are served is Prometheus' and Grafana's part: helm/soloist brings the dashboards.
+
+data "aws_iam_policy_document" "agent_trust" {
+  statement {
+    actions = ["sts:AssumeRole", "sts:TagSession"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["pods.eks.amazonaws.com"]
+    }
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:SourceAccount"
+      values   = [local.account_id]
+    }
+
+    condition {
+      test     = "ArnEquals"
+      variable = "aws:SourceArn"
+      values   = [local.cluster_arn]
+    }
+  }
+}
+
+resource "aws_iam_role" "agent" {
+  count = var.gpu_metrics ? 1 : 0
+
+  name               = "${var.cluster_name}-cloudwatch-agent"
+  description        = "CloudWatch agent in ${var.cluster_name}"
+  assume_role_policy = data.aws_iam_policy_document.agent_trust.json
+}
+
+resource "aws_iam_role_policy_attachment" "agent" {
+  count = var.gpu_metrics ? 1 : 0
+
+  role       = aws_iam_role.agent[0].name
+  policy_arn = "arn:${local.partition}:iam::aws:policy/CloudWatchAgentServerPolicy"
+}
+
+resource "aws_eks_addon" "agent" {
+  count = var.gpu_metrics ? 1 : 0
+
+  cluster_name  = var.cluster_name
+  addon_name    = "amazon-cloudwatch-observability"
+  addon_version = var.gpu_metrics_addon_version == "" ? null : var.gpu_metrics_addon_version
+
+  # What pods log is the cluster's matter, and would be billed by the gigabyte.
+  configuration_values = jsonencode({ containerLogs = { enabled = false } })
+
+  resolve_conflicts_on_create = "OVERWRITE"
+  resolve_conflicts_on_update = "OVERWRITE"
+
+  # An agent that starts without its role sends nothing.
+  depends_on = [aws_iam_role_policy_attachment.agent, aws_eks_pod_identity_association.agent]
+}
+
+resource "aws_eks_pod_identity_association" "agent" {
+  count = var.gpu_metrics ? 1 : 0
+
+  cluster_name    = var.cluster_name
+  namespace       = "amazon-cloudwatch"
+  service_account = "cloudwatch-agent"
+  role_arn        = aws_iam_role.agent[0].arn
+}
+
+locals {
+  # By a query, which finds the metric under whatever dimensions the agent's version gives it.
+  gpu_use     = "SELECT MAX(node_gpu_utilization) FROM \"ContainerInsights\" WHERE ClusterName = '${var.cluster_name}'"
+  gpu_average = "SELECT AVG(node_gpu_utilization) FROM \"ContainerInsights\" WHERE ClusterName = '${var.cluster_name}' GROUP BY NodeName"
+  gpu_memory  = "SELECT MAX(node_gpu_memory_utilization) FROM \"ContainerInsights\" WHERE ClusterName = '${var.cluster_name}' GROUP BY NodeName"
+
+  alarm_period_s = 300
+}
+
+resource "aws_cloudwatch_metric_alarm" "idle_gpu" {
+  count = var.gpu_metrics ? 1 : 0
+
+  alarm_name          = "${var.cluster_name}-idle-gpu"
+  alarm_description   = "No GPU of ${var.cluster_name} did anything for ${var.idle_gpu_minutes} minutes, and at least one is there and billed. Look for pods that keep a node: kubectl get pods -A -o wide; at night, see autoscaling.workHours of the chart."
+  comparison_operator = "LessThanThreshold"
+  threshold           = 1 # percent; a GPU that waits for questions is at 0
+  evaluation_periods  = var.idle_gpu_minutes * 60 / local.alarm_period_s
+  datapoints_to_alarm = var.idle_gpu_minutes * 60 / local.alarm_period_s
+  treat_missing_data  = "notBreaching" # no GPU node: all is well
+  alarm_actions       = [aws_sns_topic.alerts.arn]
+  ok_actions          = [aws_sns_topic.alerts.arn]
+
+  metric_query {
+    id          = "use"
+    label       = "busiest GPU, %"
+    expression  = local.gpu_use
+    period      = local.alarm_period_s
+    return_data = true
+  }
+}
+
+resource "aws_cloudwatch_dashboard" "gpus" {
+  dashboard_name = "${var.cluster_name}-gpus"
+
+  dashboard_body = jsonencode({
+    widgets = concat(
+      [{
+        type       = "text"
+        x          = 0
+        y          = 0
+        width      = 24
+        height     = 2
+        properties = { markdown = "GPUs of **${var.cluster_name}** (${var.environment}, ${var.owner}). How answers are served: Grafana. What they cost: Cost Explorer, by the tags environment, owner and model." }
+      }],
+      var.gpu_metrics ? [
+        for place, widget in [
+          { title = "GPU use by node, %", query = local.gpu_average },
+          { title = "GPU memory by node, %", query = local.gpu_memory },
+          ] : {
+          type   = "metric"
+          x      = place * 12
+          y      = 2
+          width  = 12
+          height = 7
+          properties = {
+            title   = widget.title
+            region  = var.region
+            view    = "timeSeries"
+            yAxis   = { left = { min = 0, max = 100 } }
+            metrics = [[{ expression = widget.query, id = "q", period = local.alarm_period_s }]]
+          }
+        }
+      ] : [],
+      var.gpu_metrics ? [{
+        type       = "alarm"
+        x          = 0
+        y          = 9
+        width      = 24
+        height     = 2
+        properties = { title = "Idle GPUs", alarms = aws_cloudwatch_metric_alarm.idle_gpu[*].arn }
+      }] : [],
+    )
+  })
+}

@@ -1,0 +1,183 @@
+# Nobody learns of the bill from the bill.
+
+mock_provider "aws" {
+  source = "./tests/mocks"
+}
+
+variables {
+  owner              = "platform-team"
+  monthly_budget_usd = 500
+  alert_emails       = ["platform@example.com", "finance@example.com"]
+}
+
+run "apply" {
+  assert {
+    condition = (
+      aws_budgets_budget.monthly.limit_amount == "500" && aws_budgets_budget.monthly.limit_unit == "USD"
+      && aws_budgets_budget.monthly.time_unit == "MONTHLY" && aws_budgets_budget.monthly.budget_type == "COST"
+    )
+    error_message = "The budget must be the dollars of a month that were asked for."
+  }
+
+  assert {
+    condition = toset([
+      for alert in aws_budgets_budget.monthly.notification :
+      "${alert.notification_type} ${alert.comparison_operator} ${alert.threshold}${alert.threshold_type == "PERCENTAGE" ? "%" : "?"}"
+    ]) == toset(["ACTUAL GREATER_THAN 80%", "FORECASTED GREATER_THAN 100%"])
+    error_message = "Alerts must come at 80% spent, and when the forecast passes 100%."
+  }
+
+  assert {
+    condition     = alltrue([for alert in aws_budgets_budget.monthly.notification : alert.subscriber_sns_topic_arns == toset([aws_sns_topic.alerts.arn])])
+    error_message = "Each alert must go to the topic."
+  }
+
+  assert {
+    condition     = toset([for subscription in aws_sns_topic_subscription.email : subscription.endpoint]) == toset(["platform@example.com", "finance@example.com"])
+    error_message = "Each address must hear of what the topic hears."
+  }
+
+  assert {
+    condition = (
+      one(data.aws_iam_policy_document.alerts.statement[0].principals).identifiers == toset(["budgets.amazonaws.com", "costalerts.amazonaws.com", "cloudwatch.amazonaws.com"])
+      && one(data.aws_iam_policy_document.alerts.statement[0].condition).variable == "aws:SourceAccount"
+      && aws_sns_topic_policy.alerts.policy == data.aws_iam_policy_document.alerts.json
+    )
+    error_message = "Budgets, anomalies and alarms of this account must be able to send to the topic."
+  }
+
+  assert {
+    condition     = length(aws_budgets_budget.monthly.cost_filter) == 0
+    error_message = "By default the budget must count the whole account: nothing is forgotten then."
+  }
+
+  assert {
+    condition = (
+      one(aws_ce_anomaly_monitor.services).monitor_type == "DIMENSIONAL" && one(aws_ce_anomaly_monitor.services).monitor_dimension == "SERVICE"
+      && one(aws_ce_anomaly_subscription.alerts).frequency == "IMMEDIATE"
+      && one(one(aws_ce_anomaly_subscription.alerts).subscriber).address == aws_sns_topic.alerts.arn
+      && one(one(aws_ce_anomaly_subscription.alerts).monitor_arn_list) == one(aws_ce_anomaly_monitor.services).arn
+    )
+    error_message = "Unusual spending in any service must be told at once, to the topic."
+  }
+
+  assert {
+    condition     = toset(one(one(one(aws_ce_anomaly_subscription.alerts).threshold_expression).dimension).values) == toset(["20"])
+    error_message = "Anomalies below 20 dollars must not be told."
+  }
+
+  # GPUs that do nothing.
+
+  assert {
+    condition = (
+      one(aws_cloudwatch_metric_alarm.idle_gpu).comparison_operator == "LessThanThreshold"
+      && one(aws_cloudwatch_metric_alarm.idle_gpu).threshold == 1
+      && one(aws_cloudwatch_metric_alarm.idle_gpu).evaluation_periods * one(one(aws_cloudwatch_metric_alarm.idle_gpu).metric_query).period == 2 * 3600
+      && one(aws_cloudwatch_metric_alarm.idle_gpu).alarm_actions == toset([aws_sns_topic.alerts.arn])
+    )
+    error_message = "Two hours without work on any GPU must ring."
+  }
+
+  assert {
+    condition     = one(aws_cloudwatch_metric_alarm.idle_gpu).treat_missing_data == "notBreaching"
+    error_message = "No GPU node is no fault: the alarm must be silent at night."
+  }
+
+  assert {
+    condition     = strcontains(one(one(aws_cloudwatch_metric_alarm.idle_gpu).metric_query).expression, "MAX(node_gpu_utilization)") && strcontains(one(one(aws_cloudwatch_metric_alarm.idle_gpu).metric_query).expression, "'cuda-graph-inference'")
+    error_message = "The alarm must look at the busiest GPU of this cluster."
+  }
+
+  assert {
+    condition = (
+      one(aws_eks_addon.agent).addon_name == "amazon-cloudwatch-observability" && one(aws_eks_addon.agent).cluster_name == "cuda-graph-inference"
+      && !jsondecode(one(aws_eks_addon.agent).configuration_values).containerLogs.enabled
+      && one(aws_eks_pod_identity_association.agent).service_account == "cloudwatch-agent"
+      && endswith(one(aws_iam_role_policy_attachment.agent).policy_arn, "/CloudWatchAgentServerPolicy")
+    )
+    error_message = "The agent must be there with its role, and send no pods' logs."
+  }
+
+  assert {
+    condition     = length(jsondecode(aws_cloudwatch_dashboard.gpus.dashboard_body).widgets) == 4
+    error_message = "The dashboard must show use and memory of the GPUs and the alarm."
+  }
+
+  assert {
+    condition     = length(aws_scheduler_schedule.night) == 0 && length(aws_iam_role.night_runbook) == 0
+    error_message = "Nothing terminates nodes that nobody asked to."
+  }
+}
+
+run "as_asked" {
+  variables {
+    budget_covers                 = "tags"
+    environment                   = "production"
+    anomaly_monitor_arn           = "arn:aws:ce::123456789012:anomalymonitor/11111111-2222-3333-4444-555555555555"
+    activate_cost_allocation_tags = true
+    gpu_metrics                   = false
+    idle_gpu_minutes              = 30
+    night_stop                    = { enabled = true, timezone = "Europe/Berlin", schedule = "30 19 ? * MON-FRI *" }
+  }
+
+  assert {
+    condition = (
+      one(aws_budgets_budget.monthly.cost_filter).name == "TagKeyValue"
+      && toset(one(aws_budgets_budget.monthly.cost_filter).values) == toset(["user:environment$production"])
+    )
+    error_message = "A budget of tags must count what carries this environment's."
+  }
+
+  assert {
+    condition     = length(aws_ce_anomaly_monitor.services) == 0 && one(one(aws_ce_anomaly_subscription.alerts).monitor_arn_list) == var.anomaly_monitor_arn
+    error_message = "An existing monitor must be used in place of a second one, which AWS would refuse."
+  }
+
+  assert {
+    condition     = toset(keys(aws_ce_cost_allocation_tag.this)) == toset(["environment", "owner", "model"])
+    error_message = "The three tags must be activated where that is asked for."
+  }
+
+  assert {
+    condition     = length(aws_eks_addon.agent) == 0 && length(aws_cloudwatch_metric_alarm.idle_gpu) == 0 && length(jsondecode(aws_cloudwatch_dashboard.gpus.dashboard_body).widgets) == 1
+    error_message = "Without the agent there must be no alarm that can never ring, and no empty graph."
+  }
+
+  # The night.
+
+  assert {
+    condition = (
+      one(aws_scheduler_schedule.night).schedule_expression == "cron(30 19 ? * MON-FRI *)"
+      && one(aws_scheduler_schedule.night).schedule_expression_timezone == "Europe/Berlin"
+      && endswith(one(one(aws_scheduler_schedule.night).target).arn, ":aws-sdk:ssm:startAutomationExecution")
+      && jsondecode(one(one(aws_scheduler_schedule.night).target).input).Targets[0] == { Key = "tag:karpenter.sh/nodepool", Values = ["gpu-spot", "gpu-on-demand"] }
+    )
+    error_message = "At the asked time, in the asked time zone, the runbook must get the nodes of the GPU pools."
+  }
+
+  assert {
+    condition = anytrue([
+      for statement in data.aws_iam_policy_document.night_runbook.statement :
+      statement.actions == toset(["ec2:TerminateInstances"]) && toset([for condition in statement.condition : condition.variable]) == toset(["ec2:ResourceTag/kubernetes.io/cluster/cuda-graph-inference", "ec2:ResourceTag/karpenter.sh/nodepool"])
+    ])
+    error_message = "The runbook must be able to terminate GPU nodes of this cluster, and no other instance."
+  }
+
+  assert {
+    condition     = one([for statement in data.aws_iam_policy_document.night_scheduler.statement : statement if contains(statement.actions, "iam:PassRole")]).resources == toset([one(aws_iam_role.night_runbook).arn])
+    error_message = "The schedule must be able to pass on that one role."
+  }
+}
+
+run "without_cost_explorer" {
+  command = plan
+
+  variables {
+    cost_anomaly_detection = false
+  }
+
+  assert {
+    condition     = length(aws_ce_anomaly_monitor.services) == 0 && length(aws_ce_anomaly_subscription.alerts) == 0
+    error_message = "Where Cost Explorer is not to be had, nothing of it may be asked for."
+  }
+}
