@@ -17,10 +17,13 @@ from service.app import App
 from service.client import ChatClient, Delta
 from service.client.chat import Sampling
 from tests.checkpoints import Sizes, write_tiny_folder
+from tests.contention import contention
 from tests.service.running import quick
 
 TOKENS = 40
 MOST_OTHERS = 3
+QUIET = 1.1  # contention of a machine that does nothing else
+QUIET_ROUNDS, MOST_ROUNDS = 8, 40
 
 
 @pytest.fixture
@@ -107,21 +110,49 @@ async def gaps(chat: ChatClient, turns: int, tokens: int) -> list[float]:
 
     async def arrivals(index: int) -> list[float]:
         stream = chat.stream(f"go on {index}", max_tokens=tokens, logit_bias=dict.fromkeys(range(8), -100.0))
-        return [time.perf_counter() async for event in stream if isinstance(event, Delta)]
+        # Tokens that come in one message have come at once.
+        return [
+            now
+            async for event in stream
+            if isinstance(event, Delta)
+            for now in [time.perf_counter()]
+            for _ in event.token_ids
+        ]
 
     times = await asyncio.gather(*(arrivals(index) for index in range(turns)))
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)
     return [b - a for each in times for a, b in pairwise(each) if a >= begin and b <= end]
 
 
+def p99(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[98]
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 async def test_gaps_of_turns_at_once_are_no_more_than_their_number_times_the_gap_alone(chat: ChatClient) -> None:
+    """The 99th percentile of K turns' gaps is at most 1.15 x K x the one of a turn alone.
+
+    Both are measured in turns, a short while each, so that what the machine does besides falls on both; and only the
+    ratio counts. A percentile of milliseconds still needs a machine that does nothing else: a round in which cores were
+    not to be had (`tests.contention`) is thrown away, and without enough quiet ones there is no figure: it is skipped.
+    """
+    rounds: list[dict[int, list[float]]] = []
+    busy: list[float] = []
     await gaps(chat, 1, 50)
-    alone = statistics.quantiles(await gaps(chat, 1, 400), n=100)[98]
+    while len(rounds) < QUIET_ROUNDS:
+        if len(busy) >= MOST_ROUNDS:
+            pytest.skip(f"a quiet machine is needed; contention was {[round(each, 2) for each in busy]}")
+        before = await asyncio.to_thread(contention)
+        measured = {turns: await gaps(chat, turns, 100) for turns in (1, 2, 3, 4)}
+        busy.append(max(before, await asyncio.to_thread(contention)))
+        if busy[-1] <= QUIET:
+            rounds.append(measured)
+    alone = p99([gap for each in rounds for gap in each[1]])
+    ratios = {}
     for turns in (2, 3, 4):
-        together = statistics.quantiles(await gaps(chat, turns, 400), n=100)[98]
-        print(
-            f"{turns} turns: p99 {together * 1e3:.2f} ms, {together / alone / turns:.2f} x {turns} x the single one's"
-        )
-        assert together <= 1.15 * turns * alone
+        together = p99([gap for each in rounds for gap in each[turns]])
+        ratios[turns] = together / alone / turns
+        print(f"{turns} turns: p99 {together * 1e3:.2f} ms, {ratios[turns]:.2f} x {turns} x the single one's")
+    print(f"alone: p99 {alone * 1e3:.2f} ms; {len(rounds)} of {len(busy)} rounds were quiet")
+    assert max(ratios.values()) <= 1.15
