@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 
 from engine.history import Resumption
 from engine.params import SamplingParams
+from service.client import ChatClient
 from service.gateway.answering import Backend
 from service.gateway.serving import GatewayServer, open_backend
 from service.gateway.settings import GatewaySettings
@@ -65,12 +66,18 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(*targets: str, **changes: Any) -> AsyncIterator[Gateway]:
-    """A gateway in front of these servers; gone at the end."""
+async def gateway(*targets: str, narrow: bool = False, **changes: Any) -> AsyncIterator[Gateway]:
+    """A gateway in front of these servers; gone at the end. `narrow`: little fits on the ways to and from it."""
     settings = GatewaySettings(**{"target": ",".join(targets), "listen": "127.0.0.1:0", "grace_s": 5.0, **changes})
     backend = open_backend(settings)
     server = GatewayServer(backend)
     with socket.create_server(("127.0.0.1", 0)) as port:
+        if narrow:
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+            await backend.client.close()
+            backend.client = ChatClient(
+                targets, options=[("grpc.http2.bdp_probe", 0)]
+            )  # else windows grow to megabytes
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
         serving = asyncio.create_task(server.serve(sockets=[port]))
         try:
@@ -102,7 +109,7 @@ class SseEvent:
 class Read:
     """A stream, read to its end or as far as wanted."""
 
-    status: int
+    status: int = 0
     events: list[SseEvent] = field(default_factory=list)
 
     @property
@@ -140,10 +147,19 @@ async def sse(lines: AsyncIterator[str]) -> AsyncIterator[SseEvent]:
             event.data += value
 
 
-async def read(web: httpx.AsyncClient, body: dict[str, Any], characters: int | None = None, **headers: str) -> Read:
-    """Read a stream until it ends, or until it has given so many characters; then leave."""
+async def read(
+    web: httpx.AsyncClient,
+    body: dict[str, Any],
+    *,
+    characters: int | None = None,
+    after: str | None = None,
+    into: Read | None = None,
+) -> Read:
+    """Read a stream until it ends, or until it has given so many characters; then leave. `after` is an event id."""
+    headers = {} if after is None else {"Last-Event-ID": after}
     async with web.stream("POST", CHAT, json={**body, "stream": True}, headers=headers) as response:
-        found = Read(response.status_code)
+        found = Read() if into is None else into
+        found.status = response.status_code
         if response.status_code != 200:
             found.events.append(SseEvent(kind="refused", data=(await response.aread()).decode()))
             return found
