@@ -1,6 +1,7 @@
-"""Makes the generated parts of the chart `soloist`; with `--check` says which are not fresh, and changes nothing.
+"""Makes the generated parts of both charts; with `--check` says which are not fresh, and changes nothing.
 
-They are: the lines of both `settings` in values.yaml, values.schema.json, facts.yaml and README.md.
+They are, of `soloist`: the lines of both `settings` in values.yaml, values.schema.json, facts.yaml and README.md. Those
+of `soloist-nodes` are in helm.nodes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from helm import server_settings, values_comments
+from helm import nodes, server_settings, values_comments
+from helm.closed_schema import closed_schema
 from helm.readme import readme
 
 HERE = Path(__file__).parent
@@ -44,14 +45,7 @@ def schema() -> str:
         for key in part.path[:-1]:
             place = place["properties"][key]
         place["properties"][part.path[-1]] = part.schema()
-    for value in values_comments.read(values()):
-        _at(written, value.path)["description"] = value.comment
-    closed = {
-        "$schema": "https://json-schema.org/draft-07/schema#",
-        "title": "Values of the chart soloist",
-        **_closed(written),
-    }
-    return json.dumps(closed, indent=1) + "\n"
+    return closed_schema("soloist", written, values_comments.read(values()))
 
 
 def facts() -> str:
@@ -87,41 +81,16 @@ def stale() -> list[str]:
     ]
 
 
-def _at(schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """The schema of the value at `path`, free to be given a description of its own."""
-    for key in path:
-        if key not in schema.get("properties", {}):
-            raise SystemExit(f"values.yaml has {'.'.join(path)}, and soloist.schema.yaml does not")
-        found = schema["properties"][key]
-        if set(found) == {"$ref"}:
-            # Beside a $ref nothing else counts in draft 7.
-            found = {"allOf": [found]}
-        schema["properties"][key] = found
-        schema = found
-    return schema
-
-
-def _closed(schema: Any) -> Any:
-    """The same with every object that has `properties` refusing all others."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        closed.setdefault("additionalProperties", False)
-    return closed
-
-
 def main(arguments: list[str]) -> int:
     """Write, or with `--check` compare. 1 when something is stale."""
     if arguments == ["--check"]:
-        found = stale()
+        found = [f"soloist/{name}" for name in stale()] + [f"soloist-nodes/{name}" for name in nodes.stale()]
         for name in found:
-            print(f"helm/soloist/{name} is not fresh; run: python -m helm.generate", file=sys.stderr)
+            print(f"helm/{name} is not fresh; run: python -m helm.generate", file=sys.stderr)
         return 1 if found else 0
-    for name, make in GENERATED.items():
-        (CHART / name).write_text(make(), encoding="utf-8")
+    for chart, generated in ((CHART, GENERATED), (nodes.CHART, nodes.GENERATED)):
+        for name, make in generated.items():
+            (chart / name).write_text(make(), encoding="utf-8")
     return 0
 
 

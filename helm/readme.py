@@ -27,15 +27,20 @@ Values are a closed schema: a misspelt one is refused. Below, each with its defa
 """
 
 
-def readme(chart: Mapping[str, Any], values: Sequence[Value]) -> str:
-    """The whole text."""
-    beginning = BEGINNING.format(
+EXAMPLES = "a demo on CPUs, one GPU, a fleet on spot nodes, and one for development that is off at night"
+
+
+def readme(
+    chart: Mapping[str, Any], values: Sequence[Value], beginning: str = BEGINNING, examples: str = EXAMPLES
+) -> str:
+    """The whole text. `beginning` may name fields of the chart, and `examples`: what its example values are for."""
+    beginning = beginning.format(
         name=chart["name"],
         description=chart["description"],
         version=chart["version"],
         app=chart["appVersion"],
         kubernetes=chart["kubeVersion"].removesuffix("-0").removeprefix(">=") + " or newer",
-        examples="a demo on CPUs, one GPU, a fleet on spot nodes, and one for development that is off at night",
+        examples=examples,
     )
     rows = ["| value | default | |", "|---|---|---|"]
     for value in values:

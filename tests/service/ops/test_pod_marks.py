@@ -150,14 +150,14 @@ class Pod:
         return longest
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_promise_12_no_hold_outlives_its_limit_whatever_the_api_loses_and_whoever_dies(seed: int) -> None:
     """The pod starts at second 0, so that a duration is a time. A process may die at any second and leave its mark."""
     chance = random.Random(seed)
     limit_s = chance.choice([30, 100, 600])
     pod, marks, busy = Pod("1000000s" if seed % 2 else None), PodMarks(limit_s), 0
     first_clear_s: int | None = None
-    for now_s in range(10_000):
+    for now_s in range(6_000):
         if chance.random() < 1 / 1000:
             marks = PodMarks(limit_s)
         if chance.random() < 1 / 40:
