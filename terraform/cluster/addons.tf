@@ -77,6 +77,17 @@ resource "aws_iam_role_policy_attachment" "ebs_csi" {
   policy_arn = "arn:${local.partition}:iam::aws:policy/service-role/AmazonEBSCSIDriverPolicy"
 }
 
+resource "aws_eks_pod_identity_association" "ebs_csi" {
+  count = var.ebs_csi_driver ? 1 : 0
+
+  cluster_name    = aws_eks_cluster.this.name
+  namespace       = "kube-system"
+  service_account = "ebs-csi-controller-sa"
+  role_arn        = aws_iam_role.ebs_csi[0].arn
+
+  depends_on = [aws_iam_role_policy_attachment.ebs_csi]
+}
+
 resource "aws_eks_addon" "ebs_csi" {
   count = var.ebs_csi_driver ? 1 : 0
 
@@ -86,13 +97,8 @@ resource "aws_eks_addon" "ebs_csi" {
   resolve_conflicts_on_create = "OVERWRITE"
   resolve_conflicts_on_update = "PRESERVE"
 
-  pod_identity_association {
-    role_arn        = aws_iam_role.ebs_csi[0].arn
-    service_account = "ebs-csi-controller-sa"
-  }
-
   depends_on = [
     aws_eks_node_group.system,
-    aws_iam_role_policy_attachment.ebs_csi,
+    aws_eks_pod_identity_association.ebs_csi,
   ]
 }

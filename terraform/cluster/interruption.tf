@@ -2,6 +2,8 @@
 # starts the successor and drains the node while it still stands.
 
 locals {
+  interruption_queue_arn = "arn:${local.partition}:sqs:${var.region}:${local.account_id}:${var.cluster_name}"
+
   # Only what Karpenter acts on: a launch or an outage of another service is not worth a message.
   interruptions = {
     spot-interruption = {
@@ -39,13 +41,15 @@ resource "aws_sqs_queue" "interruption" {
   name                      = var.cluster_name
   message_retention_seconds = 300 # a warning that is older than the node's last two minutes helps nobody
   sqs_managed_sse_enabled   = true
+  # Within the queue, so that it is never there without.
+  policy = data.aws_iam_policy_document.interruption_queue.json
 }
 
 data "aws_iam_policy_document" "interruption_queue" {
   statement {
     sid       = "RulesSend"
     actions   = ["sqs:SendMessage"]
-    resources = [aws_sqs_queue.interruption.arn]
+    resources = [local.interruption_queue_arn]
 
     principals {
       type        = "Service"
@@ -63,7 +67,7 @@ data "aws_iam_policy_document" "interruption_queue" {
     sid       = "OnlyTls"
     effect    = "Deny"
     actions   = ["sqs:*"]
-    resources = [aws_sqs_queue.interruption.arn]
+    resources = [local.interruption_queue_arn]
 
     principals {
       type        = "*"
@@ -76,11 +80,6 @@ data "aws_iam_policy_document" "interruption_queue" {
       values   = ["false"]
     }
   }
-}
-
-resource "aws_sqs_queue_policy" "interruption" {
-  queue_url = aws_sqs_queue.interruption.url
-  policy    = data.aws_iam_policy_document.interruption_queue.json
 }
 
 resource "aws_cloudwatch_event_rule" "interruption" {

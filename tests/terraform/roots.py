@@ -59,13 +59,14 @@ class Root:
     def init(self) -> None:
         self.run("init", "-backend=false", "-input=false", "-no-color")
 
-    def apply(self, **variables: Any) -> None:
-        """From nothing, in one go: no -target. The variables stay for `destroy`."""
+    def apply(self, **variables: Any) -> str:
+        """What was printed. In one go: no -target. The variables stay for `destroy`."""
         (self.folder / "test.auto.tfvars.json").write_text(json.dumps(variables))
-        self.run("apply", "-auto-approve", *self._quietly(), timeout_s=300)
+        return self.run("apply", "-auto-approve", *self._quietly(), timeout_s=300)
 
-    def destroy(self) -> None:
-        self.run("destroy", "-auto-approve", *self._quietly(), timeout_s=300)
+    def destroy(self) -> str:
+        """What was printed."""
+        return self.run("destroy", "-auto-approve", *self._quietly(), timeout_s=300)
 
     def outputs(self) -> dict[str, Any]:
         """Each output's value after an apply."""

@@ -15,8 +15,8 @@ run "apply" {
   }
 
   assert {
-    condition     = aws_sqs_queue.interruption.sqs_managed_sse_enabled
-    error_message = "The queue must be encrypted at rest."
+    condition     = aws_sqs_queue.interruption.sqs_managed_sse_enabled && aws_sqs_queue.interruption.policy == data.aws_iam_policy_document.interruption_queue.json
+    error_message = "The queue must be encrypted at rest, and carry its policy."
   }
 
   assert {
