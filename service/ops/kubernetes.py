@@ -29,7 +29,6 @@ _WATCH_QUIET_S: Final = 60.0  # a watch without a byte may be a connection that 
 _LONGEST_LINE: Final = 8 << 20  # an object is 1.5 MB at most
 
 logging.getLogger("kubernetes.client.rest").setLevel(logging.WARNING)  # writes whole answers at debug
-logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 class ApiError(Exception):

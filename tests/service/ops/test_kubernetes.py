@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp.web
 import pytest
+import trustme
 from kubernetes.config import incluster_config
 
 from service.app import App, StartError
-from service.ops.kubernetes import KubernetesApi, NoClusterError, in_cluster
+from service.ops.kubernetes import ApiError, KubernetesApi, NoClusterError, in_cluster
+from service.ops.pod_marks import DELETION_COST
 from tests.fakes import FakeEngine
-from tests.service.ops.kube_api import POD
+from tests.service.ops.kube_api import POD, KubeApi
 from tests.service.running import quick
 
 IN_A_POD: Any = {
@@ -46,6 +53,48 @@ def test_a_pod_finds_its_api_and_goes_there_through_no_proxy(pod: Path) -> None:
     assert found.verify_ssl
     assert found.proxy is None
     assert found.retries is False
+
+
+@asynccontextmanager
+async def over_tls(signer: trustme.CA) -> AsyncIterator[tuple[KubeApi, int]]:
+    """The API behind a certificate, as in a cluster, and its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    signer.issue_cert("127.0.0.1").configure_cert(context)
+    async with KubeApi() as api:
+        runner = aiohttp.web.ServerRunner(aiohttp.web.Server(api))
+        await runner.setup()
+        site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+        await site.start()
+        try:
+            yield api, runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+
+async def test_it_shows_its_token_to_the_api_that_its_cluster_signed(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = trustme.CA()
+    signer.cert_pem.write_to_path(pod / "cert")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    async with over_tls(signer) as (api, port):
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        facts = await asyncio.to_thread(KubernetesApi(in_cluster(), POD).mark, {DELETION_COST: "7"})
+        assert api.annotations[DELETION_COST] == "7"
+        assert api.asked[0].headers["Authorization"] == "bearer s3cret"
+        assert (facts.uid, facts.started_s) == ("5ca1ab1e", api.started_s)
+
+
+async def test_an_api_that_somebody_else_signed_gets_no_token(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trustme.CA().cert_pem.write_to_path(pod / "cert")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    async with over_tls(trustme.CA()) as (api, port):
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        with pytest.raises(ApiError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+            await asyncio.to_thread(KubernetesApi(in_cluster(), POD).mark, {DELETION_COST: "7"})
+        assert not api.asked
+    assert "\n" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_pod_without_a_token_is_told_what_to_set(pod: Path) -> None:
