@@ -87,11 +87,13 @@ def at_a_glance() -> Row:
             ),
             figure(
                 "Largest reason why not",
-                "Eager steps of the most frequent reason, in the time shown. Normal: 0. The graph below tells all "
-                "reasons; no_cuda and disabled are choices, every other one costs speed without anybody's wish.",
+                "The most frequent reason of eager steps, and how many it made in the time shown. Normal: none. "
+                "no_cuda and disabled are choices; every other one costs speed without anybody's wish.",
                 COUNT,
-                f"max({total(grown('soloist_eager_steps_total'), 'reason')})",
+                f"topk(1, {total(grown('soloist_eager_steps_total'), 'reason')} > 0)",
                 steps=((0.5, "orange"),),
+                none="none",
+                legend="{{reason}}",
                 width=3,
             ),
             figure(
@@ -178,6 +180,7 @@ def replays() -> Row:
                 [Query(total(rate("soloist_eager_prefills_total"), "reason"), "{{reason}}")],
             ),
         ),
+        width=12,
     )
 
 
@@ -193,21 +196,18 @@ def captures() -> Row:
                 "working eager path: SoloistCaptureFailed.",
                 COUNT,
                 [Query(total(series("soloist_graph_captures_total"), "outcome", "cause"), "{{outcome}}, {{cause}}")],
-                width=6,
             ),
             graph(
                 "Time of a capture",
                 "The mean, by why it was made. Normal: below a second. 0: none was made.",
                 SECONDS,
                 [Query(f"{spent} / clamp_min({count}, 1)", "{{cause}}")],
-                width=6,
             ),
             graph(
                 "Graphs by pod",
                 "Normal: equal and constant. A pod with fewer lacks memory, or a capture failed.",
                 COUNT,
                 [Query(f"bottomk(10, {total(series('soloist_graphs'), 'pod')})", "{{pod}}")],
-                width=6,
             ),
             graph(
                 "Memory of the graphs' pool",
@@ -218,6 +218,7 @@ def captures() -> Row:
                 width=6,
             ),
         ),
+        width=6,
     )
 
 

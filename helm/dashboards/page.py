@@ -19,10 +19,11 @@ TAG = "soloist"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under one title."""
+    """Panels under one title. `width` is that of each, of 24 in all; without it they keep their own."""
 
     title: str
     panels: Sequence[Panel]
+    width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,6 @@ class Page:
         for row in self.rows:
             page = page.with_row(build.Row(row.title))
             for panel in row.panels:
-                page = page.with_panel(panel)
+                page = page.with_panel(panel if row.width is None else panel.span(row.width))
         written: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(page.build()))
         return json.dumps(written, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

@@ -93,9 +93,13 @@ def figure(
     steps: Steps = (),
     none: str = "no turns",
     mappings: Sequence[model.ValueMap] = (),
+    legend: str = "",
     width: int = 4,
 ) -> stat.Panel:
-    """One number over all of the time shown, green below the first of `steps`; `none` stands where there is none."""
+    """One number over all of the time shown, green below the first of `steps`; `none` stands where there is none.
+
+    A `legend` is shown beside the number, and names its series.
+    """
     return (
         stat.Panel()
         .title(title)
@@ -110,7 +114,8 @@ def figure(
         .graph_mode(look.BigValueGraphMode.NONE)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
         .thresholds(_thresholds(steps))
-        .with_target(_instant(Query(expression), 0))
+        .text_mode(look.BigValueTextMode.VALUE_AND_NAME if legend else look.BigValueTextMode.VALUE)
+        .with_target(_instant(Query(expression, legend), 0))
     )
 
 

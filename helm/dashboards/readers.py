@@ -145,6 +145,7 @@ def first_word() -> Row:
                 ],
             ),
         ),
+        width=12,
     )
 
 
@@ -191,6 +192,7 @@ def reading() -> Row:
                 ],
             ),
         ),
+        width=12,
     )
 
 
@@ -230,6 +232,7 @@ def whole_answers() -> Row:
                 ],
             ),
         ),
+        width=12,
     )
 
 
@@ -254,19 +257,8 @@ def turned_away() -> Row:
                 PER_SECOND,
                 [Query(total(rate("soloist_resumes_total"), "mode"), "{{mode}}")],
             ),
-            graph(
-                "Answers broken off by drains",
-                "A second: turns that a leaving server ended early, running or still queued. Each should be seen "
-                "again as a resumption or a new turn. Much of it: make the grace longer.",
-                PER_SECOND,
-                [
-                    Query(
-                        total(rate("soloist_requests_total", 'reason=~"draining|drained_in_queue"'), "reason"),
-                        "{{reason}}",
-                    )
-                ],
-            ),
         ),
+        width=12,
     )
 
 
