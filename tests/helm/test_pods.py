@@ -165,6 +165,17 @@ def test_promise_20_no_token_unless_the_server_needs_it(values: Path | None) -> 
     assert the(documents, "ServiceAccount")["automountServiceAccountToken"] is False
 
 
+def test_promise_20_the_servers_account_is_the_servers_alone() -> None:
+    """EKS gives the role of an account, and so the bucket, to every pod that has it."""
+    accounts = {name: pod.get("serviceAccountName") for name, _, pod in pod_specs(render(everything()))}
+    assert accounts == {
+        "Deployment/soloist": "soloist",
+        "Deployment/soloist-floor": "soloist",
+        "Deployment/soloist-gateway": None,
+        "Pod/soloist-test": None,
+    }
+
+
 @each_example
 def test_k8s_07_nothing_needs_a_home_or_a_name(values: Path | None) -> None:
     """Whatever uid runs: home and caches lie below the one writable folder."""
