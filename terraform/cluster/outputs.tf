@@ -119,6 +119,7 @@ output "soloist_nodes_values" {
   value = {
     clusterName = aws_eks_cluster.this.name
     nodeRole    = aws_iam_role.karpenter_node.name
+    discovery   = local.discovery_tag["karpenter.sh/discovery"]
     tags        = local.tags
   }
 }

@@ -118,7 +118,7 @@ variable "zones" {
 }
 
 variable "nat" {
-  description = "How private nodes reach the internet. single: one NAT gateway, whose zone all depend on. per-zone: three, and no traffic between zones. none: no way out; images must come from ECR, and interface_endpoints must be on."
+  description = "How private nodes reach the internet. single: one NAT gateway, whose zone all depend on. per-zone: three, and no traffic between zones. none: a way out of your own, such as a transit gateway: Karpenter calls IAM, which has no private endpoint, and images come from public registries. Until that stands, nodes join through interface_endpoints, which must be on."
   type        = string
   default     = "single"
 
@@ -129,7 +129,7 @@ variable "nat" {
 
   validation {
     condition     = var.nat != "none" || var.interface_endpoints
-    error_message = "nat = \"none\" needs interface_endpoints = true: without either, nodes reach no AWS service and never join."
+    error_message = "nat = \"none\" needs interface_endpoints = true: without either, nodes reach no AWS service, and the first apply never ends."
   }
 }
 

@@ -9,8 +9,8 @@ locals {
   }[var.nat]
 }
 
-# checkov:skip=CKV2_AWS_11: Flow logs cost by the gigabyte, and pods' traffic is many. Who must keep them adds them here.
 resource "aws_vpc" "this" {
+  # checkov:skip=CKV2_AWS_11: Flow logs cost by the gigabyte, and pods make many. Who must keep them adds them here.
   cidr_block           = var.vpc_cidr
   enable_dns_support   = true
   enable_dns_hostnames = true # private endpoints are found by name

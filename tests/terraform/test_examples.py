@@ -1,0 +1,139 @@
+"""terraform/examples: the variables plan, the values render, and what both sides say and cost belongs together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.cli.cost.bill import HOURS_PER_MONTH, NODE_DISK_GB, Traffic, node_month
+from service.cli.cost.idle import PARTS, platform_month
+from service.cli.cost.prices import read_prices
+from tests.helm.rendering import NODES_CHART, of_kind, render, server_pod, the
+from tests.helm.validation import faults
+from tests.terraform.roots import TERRAFORM, copy_root
+
+EXAMPLES = TERRAFORM / "examples"
+NAMES = ("dev", "production")
+CLUSTER = "cuda-graph-inference"
+# What terraform/platform and terraform/cluster say of a place; test_platform.py and test_cluster.py hold them to it.
+FACTS: dict[str, Any] = {
+    "image": {"repository": "123456789012.dkr.ecr.us-east-1.amazonaws.com/soloist"},
+    "model": {"source": "s3", "s3": {"uri": "s3://models/models/llama-3.1-8b", "region": "us-east-1"}},
+    "serviceAccount": {"create": True, "name": "soloist"},
+}
+NODES_FACTS = {"clusterName": CLUSTER, "nodeRole": f"{CLUSTER}-karpenter-node", "tags": {"environment": "dev"}}
+
+# A plan on mocks, with what is to be seen in it as assertions.
+PLAN = """\
+mock_provider "aws" {
+  source = "./tests/mocks"
+}
+
+run "example" {
+  command = plan
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cluster_is_what_the_idle_table_counts(name: str, terraform: str, tmp_path: Path) -> None:
+    units = {part.item: part.units(name) for part in PARTS}
+    counts = {
+        "length(aws_nat_gateway.this)": units["nat_gateway_hour"] / HOURS_PER_MONTH,
+        "length(aws_eip.nat)": units["public_ipv4_hour"] / HOURS_PER_MONTH,
+        "length(aws_vpc_endpoint.interface)": 0,
+        "one(aws_eks_node_group.system.scaling_config).desired_size": units["system_node_hour"] / HOURS_PER_MONTH,
+        "one(aws_eks_node_group.system.scaling_config).desired_size * var.system_node_disk_gib": units["gp3_gb_month"],
+        "length(aws_kms_key.cluster[*])": units["kms_key_month"],
+    }
+    _plan(terraform, tmp_path, "cluster", name, counts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_platform_is_what_the_idle_table_counts(name: str, terraform: str, tmp_path: Path) -> None:
+    units = {part.item: part.units(name) for part in PARTS}
+    counts = {
+        "length(aws_cloudwatch_metric_alarm.idle_gpu)": units["cloudwatch_alarm_month"],
+        "length(aws_cloudwatch_dashboard.gpus[*])": units["cloudwatch_dashboard_month"],
+        "length(aws_scheduler_schedule.night)": 1 if name == "dev" else 0,
+        "(aws_s3_bucket.models.force_destroy ? 1 : 0)": 1 if name == "dev" else 0,
+        "length(aws_ce_anomaly_subscription.alerts)": 1,
+    }
+    _plan(terraform, tmp_path, "platform", name, counts)
+
+
+def _plan(terraform: str, folder: Path, root: str, example: str, counts: dict[str, float]) -> None:
+    """Plan `root` with the example's variables and hold each expression to its number."""
+    copied = copy_root(terraform, root, folder)
+    asserts = "".join(
+        f'  assert {{\n    condition     = {expression} == {number:g}\n    error_message = "{expression}"\n  }}\n'
+        for expression, number in counts.items()
+    )
+    (copied.folder / "tests" / "example.tftest.hcl").write_text(f"{PLAN}{asserts}}}\n", encoding="utf-8")
+    variables = f"-var-file=../examples/{example}/{root}.tfvars"
+    copied.run("test", "-no-color", "-filter=tests/example.tftest.hcl", variables)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_charts_take_the_facts_and_the_values(name: str) -> None:
+    assert faults(render(FACTS, files=(EXAMPLES / name / "soloist-values.yaml",))) == []
+    nodes = render(NODES_FACTS, chart=NODES_CHART, files=(EXAMPLES / name / "soloist-nodes-values.yaml",))
+    assert faults(nodes) == []
+    assert {pool["metadata"]["name"] for pool in of_kind(nodes, "NodePool")} == {
+        "gpu-spot", "gpu-spot-more", "gpu-on-demand",
+    }  # fmt: skip
+
+
+def test_dev_is_one_node_in_working_hours_and_none_at_night() -> None:
+    documents = render(FACTS, files=(EXAMPLES / "dev" / "soloist-values.yaml",))
+    scaled = the(documents, "ScaledObject")["spec"]
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 1)
+    (hours,) = [trigger["metadata"] for trigger in scaled["triggers"] if trigger["type"] == "cron"]
+    nodes = yaml.safe_load((EXAMPLES / "dev" / "soloist-nodes-values.yaml").read_text())
+    assert (nodes["maxNodes"], nodes["limits"]["gpus"]) == (1, 1)
+    # The second guard comes after the first, in the same time zone.
+    guard = (EXAMPLES / "dev" / "platform.tfvars").read_text()
+    assert f'timezone = "{hours["timezone"]}"' in guard
+    assert hours["end"] == "0 19 * * 1-5"
+    assert 'schedule = "30 19 ? * MON-FRI *"' in guard
+
+
+def test_production_keeps_a_pod_on_demand_and_room_for_all() -> None:
+    documents = render(FACTS, files=(EXAMPLES / "production" / "soloist-values.yaml",))
+    values = yaml.safe_load((EXAMPLES / "production" / "soloist-values.yaml").read_text())
+    nodes = yaml.safe_load((EXAMPLES / "production" / "soloist-nodes-values.yaml").read_text())
+    pods = values["autoscaling"]["maxReplicas"] + values["placement"]["onDemandFloor"]
+    assert nodes["maxNodes"] == nodes["limits"]["gpus"] == pods + 1
+    (floor,) = [each for each in of_kind(documents, "Deployment") if each["metadata"]["name"] == "soloist-floor"]
+    assert floor["spec"]["replicas"] == 1
+    assert "gpu-on-demand" in str(floor["spec"]["template"]["spec"]["affinity"])
+    assert "gpu-spot" in str(server_pod(documents)["affinity"])
+
+
+@pytest.mark.parametrize(
+    ("name", "spot", "on_demand", "hours"),
+    [("dev", 1, 0, {"hours_per_day": 11, "days_per_week": 5}), ("production", 4, 1, {})],
+)
+def test_the_budget_has_room_for_what_is_asked_for(
+    name: str, spot: int, on_demand: int, hours: dict[str, float]
+) -> None:
+    prices = read_prices()
+    month = Traffic(answers_per_day=0, tokens_per_answer=1, prompt_tokens=0, **hours).hours_per_month
+    nodes = [("spot", spot), ("on_demand", on_demand)]
+    expected = platform_month(prices, name) + sum(
+        count * node_month(prices, prices.instances["g5.xlarge"], payment, month) for payment, count in nodes
+    )
+    budget = next(
+        float(line.split("=")[1].split("#")[0])
+        for line in (EXAMPLES / name / "platform.tfvars").read_text().splitlines()
+        if line.startswith("monthly_budget_usd")
+    )
+    assert expected < budget < 1.25 * expected
+
+
+def test_a_node_s_disk_is_the_one_that_is_counted() -> None:
+    values = yaml.safe_load((NODES_CHART / "values.yaml").read_text())
+    assert values["nodeClass"]["rootVolume"]["size"] == f"{NODE_DISK_GB}Gi"
+    assert values["nodeClass"]["rootVolume"]["type"] == "gp3"
