@@ -63,4 +63,10 @@ class Page:
             for panel in row.panels:
                 page = page.with_panel(panel if row.width is None else panel.span(row.width))
         written: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(page.build()))
+        for mark in written["annotations"]["list"]:
+            mark |= {
+                "titleFormat": mark["name"],
+                "textFormat": "{{pod}}",
+                "step": "60s",
+            }  # the types know no such fields
         return json.dumps(written, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

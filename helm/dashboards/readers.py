@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from helm.dashboards import fleet, limits
+from helm.dashboards.names import ANSWER, BETWEEN, FIRST, OWN_FAULTS, PER_TOKEN, QUEUE, WANTED_ROOM
 from helm.dashboards.page import Page, Row
 from helm.dashboards.panels import (
     COUNT,
@@ -9,27 +11,12 @@ from helm.dashboards.panels import (
     SECONDS,
     SHARE,
     TOKENS_PER_SECOND,
-    Column,
     Query,
     figure,
     graph,
-    pods,
     spread,
 )
 from helm.dashboards.promql import IN_NAMESPACE, grown, quantile, rate, series, share, total
-
-FIRST = "gen_ai_server_time_to_first_token_seconds"
-ANSWER = "gen_ai_server_request_duration_seconds"
-PER_TOKEN = "gen_ai_server_time_per_output_token_seconds"
-BETWEEN = "soloist_inter_token_seconds"
-QUEUE = "soloist_queue_seconds"
-
-# The numbers of the alerts: a dashboard that is green while a rule fires would be no help.
-FIRST_STEPS = ((1.0, "orange"), (2.5, "red"))
-BETWEEN_STEPS = ((0.1, "orange"), (0.2, "red"))
-LATE_STEPS = ((0.01, "orange"), (0.05, "red"))
-WANTED_ROOM = 'reason=~"queue_full|deadline_unmeetable|not_ready"'
-OWN_FAULTS = 'reason=~"failed|engine_lost"'
 
 
 def page() -> Page:
@@ -38,7 +25,7 @@ def page() -> Page:
         uid="soloist-readers",
         title="Soloist: what readers feel",
         description="Waiting, reading, being turned away: the service as its readers see it.",
-        rows=(at_a_glance(), first_word(), reading(), whole_answers(), turned_away(), by_pod()),
+        rows=(at_a_glance(), first_word(), reading(), whole_answers(), turned_away(), fleet.readers_by_pod()),
     )
 
 
@@ -61,7 +48,7 @@ def at_a_glance() -> Row:
                 "runbook.",
                 SECONDS,
                 quantile(0.95, FIRST, over="$__range"),
-                steps=FIRST_STEPS,
+                steps=limits.FIRST_TOKEN,
             ),
             figure(
                 "Between words",
@@ -69,14 +56,14 @@ def at_a_glance() -> Row:
                 "turns that share the device. Readers notice 0.2 s. Red: see stalls by cause below.",
                 SECONDS,
                 quantile(0.99, BETWEEN, over="$__range"),
-                steps=BETWEEN_STEPS,
+                steps=limits.BETWEEN_TOKENS,
             ),
             figure(
                 "Late first words",
                 "Share of the first tokens that took longer than 2.5 s. The objective allows 5 % over 30 days.",
                 SHARE,
                 f"1 - {share(late, all_first)}",
-                steps=LATE_STEPS,
+                steps=limits.FEW,
             ),
             figure(
                 "Turned away",
@@ -84,7 +71,7 @@ def at_a_glance() -> Row:
                 "no model was loaded. Normal: 0. Otherwise add replicas, or look for pods that are not ready.",
                 SHARE,
                 share(total(grown("soloist_rejections_total", WANTED_ROOM)), turns),
-                steps=LATE_STEPS,
+                steps=limits.FEW,
             ),
             figure(
                 "Broken answers",
@@ -92,7 +79,7 @@ def at_a_glance() -> Row:
                 "has a line for each, with its request id.",
                 COUNT,
                 total(grown("soloist_requests_total", OWN_FAULTS)),
-                steps=((0.5, "red"),),
+                steps=limits.ANY,
             ),
             figure(
                 "Pods that serve",
@@ -259,55 +246,4 @@ def turned_away() -> Row:
             ),
         ),
         width=12,
-    )
-
-
-def by_pod() -> Row:
-    pod = ("namespace", "pod")
-    return Row(
-        "Per pod",
-        (
-            pods(
-                "Pods",
-                "A line that differs from the others is a pod to look at: a slow neighbour, a cold cache, an eager "
-                "step. Sort by a column's title; its menu filters.",
-                (
-                    Column("Waiting", total(series("soloist_queue_depth"), *pod)),
-                    Column("Playing", total(series("soloist_active_turns"), *pod)),
-                    Column("First token p95", quantile(0.95, FIRST, *pod, over="$__range"), SECONDS, FIRST_STEPS),
-                    Column("Between p99", quantile(0.99, BETWEEN, *pod, over="$__range"), SECONDS, BETWEEN_STEPS),
-                    Column(
-                        "Tokens",
-                        total(rate("soloist_tokens_total", 'kind="completion"'), *pod),
-                        TOKENS_PER_SECOND,
-                    ),
-                    Column(
-                        "Refused",
-                        total(grown("soloist_rejections_total", WANTED_ROOM), *pod),
-                        COUNT,
-                        ((0.5, "orange"),),
-                    ),
-                    Column("Broken", total(grown("soloist_requests_total", OWN_FAULTS), *pod), COUNT, ((0.5, "red"),)),
-                ),
-            ),
-            graph(
-                "Time to first token by pod",
-                "p95 of the ten slowest pods. One pod above the rest: look at its queue and its node.",
-                SECONDS,
-                [Query(f"topk(10, {quantile(0.95, FIRST, 'pod')})", "{{pod}}")],
-            ),
-            graph(
-                "Time between tokens by pod",
-                "p99 of the ten slowest pods. One pod above the rest: its steps are eager, or its node is short of "
-                "CPU.",
-                SECONDS,
-                [Query(f"topk(10, {quantile(0.99, BETWEEN, 'pod')})", "{{pod}}")],
-            ),
-            graph(
-                "Waiting turns by pod",
-                "The ten longest queues. One much longer than the rest: clients stick to one pod.",
-                COUNT,
-                [Query(f"topk(10, {total(series('soloist_queue_depth'), 'pod')})", "{{pod}}")],
-            ),
-        ),
     )

@@ -56,7 +56,10 @@ def choosers() -> list[build.QueryVariable]:
 
 
 def marks() -> list[build.AnnotationQuery]:
-    """Pods that leave. `changes` is exact where `increase` extrapolates, and the counters are there from the start."""
+    """Pods that leave. `changes` is exact where `increase` extrapolates, and the counters are there from the start.
+
+    The window is that of the step at which Grafana looks for marks.
+    """
     return [
         _mark("Node taken away", "red", 'cause="node_disruption"'),
         _mark("Told to stop", "blue", 'cause="signal"'),
@@ -64,5 +67,5 @@ def marks() -> list[build.AnnotationQuery]:
 
 
 def _mark(name: str, color: str, cause: str) -> build.AnnotationQuery:
-    left = f"sum by (pod) (changes({series('soloist_drains_total', cause)}[$__rate_interval])) > 0"
+    left = f"sum by (pod) (changes({series('soloist_drains_total', cause)}[1m])) > 0"
     return build.AnnotationQuery().name(name).datasource(DATASOURCE).enable(True).icon_color(color).expr(left)

@@ -85,7 +85,7 @@ def test_the_files_are_what_the_generator_says() -> None:
 def test_windows_follow_the_scrape_interval_and_the_time_shown(expression: expressions.Expression) -> None:
     windows = re.findall(r"\[([^\]]+)\]", expression.text)
 
-    assert set(windows) <= {"$__rate_interval", "$__range"}
+    assert set(windows) <= ({"1m"} if ": mark " in expression.where else {"$__rate_interval", "$__range"})
 
 
 @pytest.mark.parametrize("expression", ALL, ids=lambda found: found.where)
