@@ -2,7 +2,7 @@
 
 Core kinds against those of Kubernetes, as `kubernetes-validate --strict` has them, for each version of it. Custom
 resources against their definitions in crds/, with every field refused that those do not list. Rules in CEL, which
-definitions may carry, are not evaluated.
+definitions may carry, are in cel_rules.
 """
 
 from __future__ import annotations
