@@ -12,14 +12,14 @@ data "aws_iam_policy_document" "agent_trust" {
 
     condition {
       test     = "StringEquals"
-      variable = "aws:SourceAccount"
-      values   = [local.account_id]
+      variable = "aws:RequestTag/eks-cluster-name"
+      values   = [var.cluster_name]
     }
 
     condition {
-      test     = "ArnEquals"
-      variable = "aws:SourceArn"
-      values   = [local.cluster_arn]
+      test     = "StringEquals"
+      variable = "aws:RequestTag/kubernetes-namespace"
+      values   = ["amazon-cloudwatch"]
     }
   }
 }

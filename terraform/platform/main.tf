@@ -21,6 +21,4 @@ locals {
   partition  = data.aws_partition.current.partition
 
   tags = merge(var.tags, { environment = var.environment, owner = var.owner, model = var.model })
-
-  cluster_arn = "arn:${local.partition}:eks:${var.region}:${local.account_id}:cluster/${var.cluster_name}"
 }

@@ -5,8 +5,8 @@
 
 locals {
   night_name = "${var.cluster_name}-night-stop"
-  # As the charts and Karpenter tag them.
-  gpu_pools = ["gpu-spot", "gpu-on-demand"]
+  # The pools of helm/soloist-nodes, by which Karpenter tags its instances.
+  gpu_pools = ["gpu-spot", "gpu-spot-more", "gpu-on-demand"]
   runbook   = "AWS-TerminateEC2Instance"
 }
 

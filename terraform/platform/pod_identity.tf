@@ -9,17 +9,23 @@ data "aws_iam_policy_document" "pod_trust" {
       identifiers = ["pods.eks.amazonaws.com"]
     }
 
-    # Neither another account's cluster nor another cluster of this account.
+    # Neither another cluster of this account nor another service account. EKS tags the session with these.
     condition {
       test     = "StringEquals"
-      variable = "aws:SourceAccount"
-      values   = [local.account_id]
+      variable = "aws:RequestTag/eks-cluster-name"
+      values   = [var.cluster_name]
     }
 
     condition {
-      test     = "ArnEquals"
-      variable = "aws:SourceArn"
-      values   = [local.cluster_arn]
+      test     = "StringEquals"
+      variable = "aws:RequestTag/kubernetes-namespace"
+      values   = [var.namespace]
+    }
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:RequestTag/kubernetes-service-account"
+      values   = [var.service_account]
     }
   }
 }

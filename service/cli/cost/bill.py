@@ -12,8 +12,8 @@ from service.cli.cost.speed import CPU_MEMORY_GB, CPU_VCPUS, Speed, cpu_speed
 HOURS_PER_MONTH = 730.0
 DAYS_PER_MONTH = 365 / 12
 
-# The root volume of a GPU node, which exists while the node does.
-NODE_DISK_GB = 100
+# The root volume of a GPU node, as helm/soloist-nodes asks for it. It exists while the node does.
+NODE_DISK_GB = 60
 
 # Traffic among which a break-even is looked for, answers a day: each step 1% less.
 _LEAST_ANSWERS, _MOST_ANSWERS, _STEP = 1.0, 1e7, 1.01

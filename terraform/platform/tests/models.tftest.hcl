@@ -113,9 +113,11 @@ run "apply" {
   assert {
     condition = (
       one(data.aws_iam_policy_document.pod_trust.statement[0].principals).identifiers == toset(["pods.eks.amazonaws.com"])
-      && toset([for condition in data.aws_iam_policy_document.pod_trust.statement[0].condition : condition.variable]) == toset(["aws:SourceAccount", "aws:SourceArn"])
+      && { for condition in data.aws_iam_policy_document.pod_trust.statement[0].condition : condition.variable => one(condition.values) } == {
+        "aws:RequestTag/eks-cluster-name" = "cuda-graph-inference", "aws:RequestTag/kubernetes-namespace" = "soloist", "aws:RequestTag/kubernetes-service-account" = "soloist"
+      }
     )
-    error_message = "The role must be for pods of this account's cluster of this name."
+    error_message = "The role must be for pods of this cluster, namespace and service account, and for nobody else."
   }
 
   # What the chart is given.

@@ -22,8 +22,8 @@ run "apply" {
   assert {
     condition = toset([
       for alert in aws_budgets_budget.monthly.notification :
-      "${alert.notification_type} ${alert.comparison_operator} ${alert.threshold}${alert.threshold_type == "PERCENTAGE" ? "%" : "?"}"
-    ]) == toset(["ACTUAL GREATER_THAN 80%", "FORECASTED GREATER_THAN 100%"])
+      "${alert.notification_type} ${alert.comparison_operator} ${alert.threshold} ${alert.threshold_type}"
+    ]) == toset(["ACTUAL GREATER_THAN 80 PERCENTAGE", "FORECASTED GREATER_THAN 100 PERCENTAGE"])
     error_message = "Alerts must come at 80% spent, and when the forecast passes 100%."
   }
 
@@ -150,7 +150,7 @@ run "as_asked" {
       one(aws_scheduler_schedule.night).schedule_expression == "cron(30 19 ? * MON-FRI *)"
       && one(aws_scheduler_schedule.night).schedule_expression_timezone == "Europe/Berlin"
       && endswith(one(one(aws_scheduler_schedule.night).target).arn, ":aws-sdk:ssm:startAutomationExecution")
-      && jsondecode(one(one(aws_scheduler_schedule.night).target).input).Targets[0] == { Key = "tag:karpenter.sh/nodepool", Values = ["gpu-spot", "gpu-on-demand"] }
+      && jsondecode(one(one(aws_scheduler_schedule.night).target).input).Targets[0] == { Key = "tag:karpenter.sh/nodepool", Values = ["gpu-spot", "gpu-spot-more", "gpu-on-demand"] }
     )
     error_message = "At the asked time, in the asked time zone, the runbook must get the nodes of the GPU pools."
   }

@@ -51,7 +51,7 @@ def test_a_month_on_demand_is_its_hours() -> None:
     hours = TRAFFIC.hours_per_month
     assert hours == pytest.approx(HOURS_PER_MONTH)
     assert node_month(PRICES, G5, "on_demand", hours) == pytest.approx((1.006 + disk_hour(PRICES)) * 730)
-    assert disk_hour(PRICES) == pytest.approx(0.08 * 100 / 730)
+    assert disk_hour(PRICES) == pytest.approx(0.08 * 60 / 730)
 
 
 def test_nights_off_cost_nothing_but_under_a_savings_plan() -> None:

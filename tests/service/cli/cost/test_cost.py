@@ -37,7 +37,7 @@ def test_json_has_the_figures_of_ones_own_traffic(capsys: pytest.CaptureFixture[
     assert [entry["payment"] for entry in own] == ["spot", "on_demand", "savings_plan"]
     assert {entry["speed"] for entry in own} == {"derived"}
     assert found["platform_month"] == 0
-    assert own[1]["month"] == pytest.approx(1.006 * 730 + 8, rel=1e-6)
+    assert own[1]["month"] == pytest.approx(1.006 * 730 + 4.8, rel=1e-6)
     assert own[1]["break_even"] == {"Bedrock": None, "Bedrock batch": None}
 
 
@@ -54,7 +54,7 @@ def test_ones_own_prices_are_counted_with(capsys: pytest.CaptureFixture[str], tm
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     found = _json(capsys, "--prices", str(path), "--instance", "g5.xlarge", "--platform", "none")
     assert isinstance(found["own"], list)
-    assert found["own"][1]["month"] == pytest.approx(2.0 * 730 + 8)
+    assert found["own"][1]["month"] == pytest.approx(2.0 * 730 + 4.8)
 
 
 def test_the_small_model_is_compared_with_fargate_and_not_with_a_hosted_8b(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,11 @@
+# A cluster for readers who notice: no zone that all depend on, and every call to the API on record.
+environment = "production"
+owner       = "platform-team"
+model       = "llama-3.1-8b"
+
+nat = "per-zone"
+# Private endpoints cost more than the traffic that they spare (docs/cost.md), until many nodes come and go:
+# interface_endpoints = true
+# Name your office or VPN: public_access_cidrs = ["203.0.113.7/32"]
+
+log_retention_days = 90
