@@ -123,9 +123,11 @@ class KubernetesApi:
             "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
         }
         with _one_line():
-            self._events.create_namespaced_event(
+            answer = self._events.create_namespaced_event(
                 namespace, body, _preload_content=False, _request_timeout=REQUEST_TIMEOUT_S
-            ).release_conn()
+            )
+            answer.read()  # to its end, or the connection is of no use to the next request
+            answer.release_conn()
 
     def watch_node(self, version: str | None) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
         """What becomes of the own node after `version`, or, with None, first what it is now.

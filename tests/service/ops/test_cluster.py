@@ -248,7 +248,7 @@ def captured(outcome: CaptureOutcome, graph: str) -> GraphCaptured:
 
 
 async def test_failed_captures_and_eager_steps_are_events_of_the_pod_told_once(api: KubeApi) -> None:
-    async with in_cluster(api) as (cluster, _, _):
+    async with in_cluster(api) as (cluster, _, asked):
         await until(lambda: DELETION_COST in api.annotations)
         cluster.engine_event(captured(CaptureOutcome.CAPTURED, "b256_r1_greedy"))
         for bucket in (256, 512, 1024):
@@ -258,6 +258,7 @@ async def test_failed_captures_and_eager_steps_are_events_of_the_pod_told_once(a
             cluster.engine_event(StepDone(None, EagerReason.NO_CUDA, 0.01))
             cluster.engine_event(StepDone(None, EagerReason.OUT_OF_MEMORY, 0.01))
         await until(lambda: len(api.events) == 2)
+        await until(lambda: asked.count(("event", False)) == 2)
     first, second = api.events
     assert first["note"] == "a graph could not be captured: out_of_memory (b256_r1_greedy)"
     assert second["note"] == "decode steps are no graph replays: out_of_memory"
