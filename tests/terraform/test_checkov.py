@@ -20,7 +20,16 @@ CHECKOV = Path(__file__).parents[2] / ".tools" / "checkov" / "bin" / "checkov"
 def test_checkov_finds_only_what_has_a_reason() -> None:
     if not CHECKOV.exists():
         absent("checkov is not installed: make checkov")
-    command = [CHECKOV, "--directory", TERRAFORM, "--framework", "terraform", "--skip-download", "--output", "json"]
+    command = [
+        str(CHECKOV),
+        "--directory",
+        str(TERRAFORM),
+        "--framework",
+        "terraform",
+        "--skip-download",
+        "--output",
+        "json",
+    ]
     # It cannot read the tests of Terraform.
     command += ["--skip-path", "/tests/"]
     environment = os.environ | {"BC_SKIP_MAPPING": "TRUE", "LOG_LEVEL": "ERROR"}

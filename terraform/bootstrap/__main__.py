@@ -1,0 +1,62 @@
+"""The command line: `python3 -m terraform.bootstrap up` and `down`, from the repository's folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from terraform.bootstrap.commands import BootstrapError, Commands
+from terraform.bootstrap.down import down
+from terraform.bootstrap.facts import Roots
+from terraform.bootstrap.up import up
+
+TERRAFORM = Path(__file__).parents[1]
+
+
+def parser() -> argparse.ArgumentParser:
+    """What may be asked."""
+    whole = argparse.ArgumentParser(prog="python3 -m terraform.bootstrap", description=__doc__)
+    ways = whole.add_subparsers(dest="way", required=True)
+    rising = ways.add_parser("up", help="install or upgrade all that the cluster runs, from what Terraform applied")
+    rising.add_argument("--values", type=Path, action="append", default=[], help="values for helm/soloist; repeatable")
+    falling = ways.add_parser("down", help="empty the cluster, then destroy both roots")
+    falling.add_argument("--yes", action="store_true", help="destroy it all, models and measurements too")
+    for root in ("cluster", "platform"):
+        falling.add_argument(
+            f"--{root}-vars", type=Path, action="append", default=[],
+            help=f"file of variables that {root} was applied with, beside its terraform.tfvars; repeatable",
+        )  # fmt: skip
+    for way in (rising, falling):
+        way.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+        for root in ("cluster", "platform"):
+            way.add_argument(f"--{root}", type=Path, default=TERRAFORM / root, help=f"folder of the root {root}")
+    return whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 done, 1 failed, 2 wrongly asked."""
+    asked = parser().parse_args(arguments)
+    if asked.way == "down" and not (asked.yes or asked.dry_run):
+        print("down destroys the cluster, the models and the measurements: look with --dry-run, then say --yes",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    commands = Commands(dry_run=asked.dry_run)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            if asked.way == "up":
+                up(commands, Roots(asked.cluster, asked.platform), asked.values, Path(scratch))
+            else:
+                variables = tuple(asked.cluster_vars), tuple(asked.platform_vars)
+                down(commands, Roots(asked.cluster, asked.platform, *variables), Path(scratch))
+    except BootstrapError as error:
+        print(f"{asked.way}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
