@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from engine.events import EngineEvent
 from service.events import ClusterCall, Load
-from service.ops.cluster_events import Kind, Notices, worth_telling
+from service.ops.cluster_events import Kind, Notice, Notices, worth_telling
 from service.ops.kubernetes import ApiError, KubernetesApi, PodFacts
 from service.ops.node_fate import Fate, fate
 from service.ops.pod_marks import CLEARED, Marks, PodMarks
@@ -95,20 +95,31 @@ class Cluster:
         while True:
             with self._news:
                 now_s = time.monotonic()
-                wait_s = self._marks.due_s(now_s) - now_s
-                notices = self._notices.take()
+                notices = self._notices.take(now_s)
                 if self._closing and not notices:
                     break
-                if wait_s > 0 and not notices:
-                    self._news.wait(min(wait_s, _AT_MOST_S))
+                marks_s = self._marks.due_s(now_s)
+                if marks_s > now_s and not notices:
+                    self._news.wait(min(marks_s - now_s, self._notices.due_s() - now_s, _AT_MOST_S))
                     continue
-                marks = self._marks.next(now_s) if wait_s <= 0 else None
+                marks = self._marks.next(now_s) if marks_s <= now_s else None
             if marks is not None:
                 self._mark(marks)
-            for notice in notices:
-                with self._counted(ClusterCall.EVENT):
-                    self._api.tell(notice, self._pod.uid if self._pod else "")
+            self._tell(notices)
         self._mark(CLEARED)
+
+    def _tell(self, notices: list[Notice]) -> None:
+        for told, notice in enumerate(notices):
+            try:
+                self._api.tell(notice, self._pod.uid if self._pod else "")
+            except ApiError as error:
+                self._ended((ClusterCall.EVENT,), error)
+                if error.passes:
+                    with self._news:
+                        self._notices.put_back(notices[told:], time.monotonic())
+                    return
+            else:
+                self._ended((ClusterCall.EVENT,), None)
 
     def _mark(self, marks: Marks) -> None:
         calls = [ClusterCall.DELETION_COST, *([ClusterCall.DO_NOT_DISRUPT] if self._holds else [])]

@@ -6,6 +6,8 @@ once in EVERY_S with a count. The kinds are a closed set: graphs and requests ca
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -13,6 +15,7 @@ from typing import Final
 from engine.events import CaptureOutcome, EagerReason, EngineEvent, GraphCaptured, PrefillDone, StepDone, VerifyMismatch
 
 EVERY_S: Final = 600.0
+AGAIN_S: Final = 10.0  # after an attempt that the API did not hear
 
 # As configured, or on the way there: nothing that an operator should look at.
 _EXPECTED: Final = frozenset({EagerReason.NO_CUDA, EagerReason.DISABLED, EagerReason.WARMING_UP})
@@ -44,6 +47,7 @@ class Notices:
         self._told_s: dict[tuple[Kind, str], float] = {}
         self._more: dict[tuple[Kind, str], int] = {}
         self._ready: list[Notice] = []
+        self._again_s = 0.0  # before then nothing is taken
 
     def hear(self, kind: Kind, what: str, now_s: float, about: str = "") -> bool:
         """Something happened. `what`, of a closed set, tells two of a kind apart. Whether there is now more to take."""
@@ -58,10 +62,21 @@ class Notices:
         self._ready.append(Notice(kind, f"{note}; {more} more since it was told last" if more else note))
         return True
 
-    def take(self) -> list[Notice]:
+    def due_s(self) -> float:
+        """When there is something to take: a time that may have passed, or never (infinite)."""
+        return self._again_s if self._ready else math.inf
+
+    def take(self, now_s: float) -> list[Notice]:
         """What is to be told now."""
+        if now_s < self._again_s:
+            return []
         ready, self._ready = self._ready, []
         return ready
+
+    def put_back(self, notices: Sequence[Notice], now_s: float) -> None:
+        """They were not heard: there will be another attempt. The kinds are a closed set, so these are few."""
+        self._ready = [*notices, *self._ready]
+        self._again_s = now_s + AGAIN_S
 
 
 def worth_telling(event: EngineEvent) -> tuple[Kind, str, str] | None:

@@ -43,6 +43,11 @@ class ApiError(Exception):
         """Whether the version that a watch began with is too old: read anew."""
         return self.status == 410
 
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may do better later: nobody answered, or somebody who had too much to do."""
+        return self.status == 0 or self.status == 429 or self.status >= 500
+
 
 class NoClusterError(Exception):
     """This process runs in no pod, or its pod has no service account token. One line."""

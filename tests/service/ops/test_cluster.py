@@ -274,6 +274,28 @@ async def test_failed_captures_and_eager_steps_are_events_of_the_pod_told_once(a
         assert {"eventTime", "reportingController", "reportingInstance", "action", "reason"} <= event.keys()
 
 
+@pytest.mark.parametrize("status", [503, 429])
+async def test_an_event_that_nobody_could_take_is_told_again(
+    api: KubeApi, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.ops.cluster_events.AGAIN_S", 0.05)
+    api.faults["create"] = [refuse(status), refuse(status)]
+    async with in_cluster(api) as (cluster, _, asked):
+        cluster.engine_event(captured(CaptureOutcome.FAILED, "b256_r1_greedy"))
+        await until(lambda: ("event", False) in asked)
+    assert asked.count(("event", True)) == 2
+    assert {event["note"] for event in api.events} == {"a graph could not be captured: failed (b256_r1_greedy)"}
+
+
+async def test_an_event_that_may_not_be_told_is_not_told_again(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.ops.cluster_events.AGAIN_S", 0.0)
+    api.faults["create"] = [refuse(403)]
+    async with in_cluster(api) as (cluster, _, asked):
+        cluster.engine_event(captured(CaptureOutcome.FAILED, "b256_r1_greedy"))
+        await until(lambda: ("event", True) in asked)
+    assert len(api.events) == 1
+
+
 # What the API cannot do to a turn.
 
 

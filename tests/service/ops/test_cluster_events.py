@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from engine.events import (
@@ -15,7 +17,7 @@ from engine.events import (
     StepDone,
     VerifyMismatch,
 )
-from service.ops.cluster_events import EVERY_S, Kind, Notices, worth_telling
+from service.ops.cluster_events import AGAIN_S, EVERY_S, Kind, Notices, worth_telling
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,9 @@ def test_a_kind_is_told_at_once_and_then_with_a_count_now_and_then() -> None:
     heard = [notices.hear(Kind.EAGER_STEPS, "slow", now_s) for now_s in (0.0, 1.0, 2.0, EVERY_S - 1, EVERY_S)]
 
     assert heard == [True, False, False, False, True]
-    assert [notice.note for notice in notices.take()] == ["slow", "slow; 3 more since it was told last"]
-    assert notices.take() == []
+    assert [notice.note for notice in notices.take(EVERY_S)] == ["slow", "slow; 3 more since it was told last"]
+    assert notices.take(EVERY_S) == []
+    assert notices.due_s() == math.inf
 
 
 def test_kinds_and_what_they_are_about_do_not_hide_each_other() -> None:
@@ -58,7 +61,18 @@ def test_kinds_and_what_they_are_about_do_not_hide_each_other() -> None:
     assert notices.hear(Kind.EAGER_STEPS, "too long", 0.0)
     assert notices.hear(Kind.CAPTURE_FAILED, "slow", 0.0, about="b256")
     assert not notices.hear(Kind.CAPTURE_FAILED, "slow", 0.0, about="b512")
-    assert len(notices.take()) == 3
+    assert len(notices.take(0.0)) == 3
+
+
+def test_what_was_not_heard_is_told_again_later_and_before_what_is_new() -> None:
+    notices = Notices()
+    notices.hear(Kind.CAPTURE_FAILED, "first", 0.0)
+    notices.put_back(notices.take(0.0), 1.0)
+    notices.hear(Kind.EAGER_STEPS, "second", 2.0)
+
+    assert notices.take(2.0) == []
+    assert notices.due_s() == 1.0 + AGAIN_S
+    assert [notice.note for notice in notices.take(1.0 + AGAIN_S)] == ["first", "second"]
 
 
 def test_the_api_takes_each_reason_and_action() -> None:
