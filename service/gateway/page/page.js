@@ -74,7 +74,10 @@ async function answer(body, signal, tell) {
       for await (const { id, kind, data } of events(response)) {
         if (data === "[DONE]") return;
         const said = JSON.parse(data);
-        if (kind === "error") throw new Failure({ ...said.error, broken: said.error.type === "server_error" });
+        if (kind === "error") {
+          const { type, code } = said.error;
+          throw new Failure({ ...said.error, broken: type === "server_error" && code !== "internal_error" });
+        }
         if (id) lastId = id;
         const choice = said.choices[0];
         if (choice?.delta.content) tell({ text: choice.delta.content });
