@@ -120,6 +120,7 @@ def replays() -> Row:
                     Query(total(rate("soloist_eager_steps_total"), "reason"), "eager: {{reason}}"),
                 ],
                 stacked=True,
+                colors={"^replay$": "green"},
             ),
             graph(
                 "Replays by graph",
@@ -178,7 +179,6 @@ def captures() -> Row:
                 "graph needs, and constant. Growth is a fault.",
                 BYTES,
                 [Query(f"topk(10, {total(series('soloist_graph_pool_bytes'), 'pod')})", "{{pod}}")],
-                width=6,
             ),
         ),
         width=6,

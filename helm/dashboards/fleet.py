@@ -72,6 +72,13 @@ def life() -> Row:
                 COUNT,
                 [Query(total(series("soloist_readiness", chosen=IN_NAMESPACE), "state"), "{{state}}")],
                 stacked=True,
+                colors={
+                    "serving": "green",
+                    "loading": "blue",
+                    "draining": "yellow",
+                    "unsound": "orange",
+                    "engine_lost": "red",
+                },
             ),
             graph(
                 "Loaded part of the model",

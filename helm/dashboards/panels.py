@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ SECONDS, SHARE, BYTES, PER_SECOND, COUNT, BYTES_PER_SECOND = "s", "percentunit",
 TOKENS_PER_SECOND = "suffix: tok/s"
 TOKENS = "suffix: tok"
 STAT_HEIGHT, GRAPH_HEIGHT, TABLE_HEIGHT = 4, 8, 9
+GRAPH_WIDTH = 8  # of 24; a row may widen its graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,18 @@ class Labels:
 
 
 def graph(
-    title: str, description: str, unit: str, queries: Sequence[Query], *, stacked: bool = False, width: int = 8
+    title: str,
+    description: str,
+    unit: str,
+    queries: Sequence[Query],
+    *,
+    stacked: bool = False,
+    colors: Mapping[str, str] | None = None,
 ) -> timeseries.Panel:
-    """Lines over time, or areas on top of each other where parts make a whole."""
+    """Lines over time, or areas on top of each other where parts make a whole.
+
+    `colors` are those of series by a pattern of their legends, where a color means something.
+    """
     panel = (
         timeseries.Panel()
         .title(title)
@@ -61,7 +71,7 @@ def graph(
         .datasource(DATASOURCE)
         .unit(unit)
         .min(0)
-        .span(width)
+        .span(GRAPH_WIDTH)
         .height(GRAPH_HEIGHT)
         .line_width(1)
         .fill_opacity(60 if stacked else 8)
@@ -79,6 +89,9 @@ def graph(
         panel = panel.axis_soft_max(1)
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(look.StackingMode.NORMAL).group("A"))
+    for pattern, color in (colors or {}).items():
+        fixed = model.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})
+        panel = panel.override_by_regexp(pattern, [fixed])
     for at, query in enumerate(queries):
         panel = panel.with_target(_range(query, at))
     return panel
@@ -119,14 +132,14 @@ def figure(
     )
 
 
-def spread(title: str, description: str, expression: str, *, width: int = 8) -> heatmap.Panel:
+def spread(title: str, description: str, expression: str) -> heatmap.Panel:
     """A histogram over time: where the many are, and where the few. `expression` keeps the label `le`, in seconds."""
     return (
         heatmap.Panel()
         .title(title)
         .description(description)
         .datasource(DATASOURCE)
-        .span(width)
+        .span(GRAPH_WIDTH)
         .height(GRAPH_HEIGHT)
         .calculate(False)
         .color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(64))
@@ -136,9 +149,7 @@ def spread(title: str, description: str, expression: str, *, width: int = 8) -> 
     )
 
 
-def bars(
-    title: str, description: str, unit: str, queries: Sequence[Query], *, steps: Steps = (), width: int = 8
-) -> bargauge.Panel:
+def bars(title: str, description: str, unit: str, queries: Sequence[Query]) -> bargauge.Panel:
     """One bar a series, of the latest value."""
     panel = (
         bargauge.Panel()
@@ -147,12 +158,12 @@ def bars(
         .datasource(DATASOURCE)
         .unit(unit)
         .min(0)
-        .span(width)
+        .span(GRAPH_WIDTH)
         .height(GRAPH_HEIGHT)
         .orientation(look.VizOrientation.HORIZONTAL)
         .display_mode(look.BarGaugeDisplayMode.BASIC)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
-        .thresholds(_thresholds(steps))
+        .thresholds(_thresholds(()))
     )
     for at, query in enumerate(queries):
         panel = panel.with_target(_instant(query, at))

@@ -202,11 +202,11 @@ def whole_answers() -> Row:
                 stacked=True,
             ),
             graph(
-                "Tokens",
-                "Read from prompts, given to readers, and made in vain for turns that were broken off. Normal: in "
-                "vain is a token or two for each cancelled turn.",
+                "Tokens made",
+                "Given to readers, and in vain for turns that were broken off. Normal: in vain is a token or two for "
+                "each cancelled turn.",
                 TOKENS_PER_SECOND,
-                [Query(total(rate("soloist_tokens_total"), "kind"), "{{kind}}")],
+                [Query(total(rate("soloist_tokens_total", 'kind=~"completion|discarded"'), "kind"), "{{kind}}")],
             ),
             graph(
                 "From break-off to rest",

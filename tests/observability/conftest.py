@@ -1,4 +1,7 @@
-"""One run for all that looks at it: two servers on the embedded model, readers, and a Prometheus that watched."""
+"""One run for all that looks at it: two servers on the embedded model, readers, and a Prometheus that watched.
+
+Beside them is the page of a pod that would have a GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.observability.graphs import pod_with_graphs
 from tests.observability.load import Seen, load
 from tests.observability.prometheus import Prometheus, start_prometheus
 from tests.running_server import RunningServer, await_serving, launch_server
@@ -21,6 +25,7 @@ LASTS_S = 9.0
 VARIABLES = {
     "namespace": "soloist", "model": ".+", "pod": "(stays|leaves)", "__rate_interval": "6s", "__range": "2m",
 }  # fmt: skip
+OF_GRAPHS = {**VARIABLES, "pod": "replays"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,8 @@ def run(
         leaving = (*flags, "--propagation-s", "3", "--grace-s", "0")
         leaves = stack.enter_context(launch_server(*leaving, log=folder / "leaves.log"))
         pods = {"stays": _address(stays), "leaves": _address(leaves)}
-        prometheus = stack.enter_context(start_prometheus(binary, pods, folder))
+        with_graphs = {"replays": stack.enter_context(pod_with_graphs())}
+        prometheus = stack.enter_context(start_prometheus(binary, pods | with_graphs, folder))
         prometheus.await_scrapes(1, "stays")
         first_page = _page(stays)
         for server in (stays, leaves):

@@ -1,6 +1,6 @@
 """A contact sheet of a dashboard's panels as they come out of a run, for a person to look at.
 
-`SHEETS=FOLDER pytest tests/observability -m slow` writes one PNG for each dashboard there.
+`SHEETS=FOLDER pytest tests/observability -m slow` writes PNGs for each dashboard there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 
-from tests.observability.conftest import VARIABLES, Run
+from tests.observability.conftest import Run
 from tests.observability.expressions import Expression, dashboard, panels
 from tests.observability.prometheus import Series
 
@@ -21,7 +21,7 @@ mpl.use("Agg")
 COLUMNS = 4
 
 
-def contact_sheet(path: Path, run: Run, to: Path) -> None:
+def contact_sheet(path: Path, run: Run, variables: dict[str, str], to: Path) -> None:
     """Draw each panel of the dashboard at `path` with what Prometheus answers of `run`."""
     from matplotlib import pyplot as plt
 
@@ -30,7 +30,7 @@ def contact_sheet(path: Path, run: Run, to: Path) -> None:
     figure, axes = plt.subplots(rows, COLUMNS, figsize=(6.0 * COLUMNS, 3.6 * rows), squeeze=False)
     for place, panel in zip(axes.flat, drawn, strict=False):
         place.set_title(f"{panel['title']}  [{_unit(panel)}]", fontsize=10, loc="left")
-        _draw(place, panel, run)
+        _draw(place, panel, variables, run)
     for place in axes.flat[len(drawn) :]:
         place.axis("off")
     figure.tight_layout()
@@ -42,10 +42,10 @@ def _unit(panel: dict[str, Any]) -> str:
     return str(panel["fieldConfig"]["defaults"].get("unit", "")) if "fieldConfig" in panel else ""
 
 
-def _draw(place: Axes, panel: dict[str, Any], run: Run) -> None:
+def _draw(place: Axes, panel: dict[str, Any], variables: dict[str, str], run: Run) -> None:
     lines: list[tuple[str, Series]] = []
     for target in panel["targets"]:
-        text = Expression(panel["title"], target["expr"]).filled(VARIABLES)
+        text = Expression(panel["title"], target["expr"]).filled(variables)
         instant = target.get("instant")
         found = run.prometheus.now(text, run.end_s) if instant else _over(run, text)
         lines += [(_called(target, series), series) for series in found]
