@@ -7,8 +7,9 @@ from pathlib import Path
 
 import grpc
 
-from service.bounded_file import read_bounded
 from service.client.errors import bad_request
+
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return read_bounded(path)
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise bad_request("tls", f"{path}: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:  # a disk, or /dev/zero
+        raise bad_request("tls", f"{path}: is larger than {_MAX_BYTES} bytes")
+    return data
