@@ -12,6 +12,11 @@ _CHUNK: Final = bytes(1 << 20)  # hashed without the interpreter's lock
 _WORK_S: Final = 0.15  # of CPU, for each core
 
 
+def in_time(took_s: float, limit_s: float) -> bool:
+    """Whether `took_s` is within a limit that is meant for a machine with nothing else to do."""
+    return took_s <= limit_s or took_s <= limit_s * contention()
+
+
 def contention() -> float:
     """How many times longer work on every core takes now than it would alone: 1 where nobody else computes.
 

@@ -117,9 +117,7 @@ class FakeChatText:
         self.tokenizer = FakeTokenizer()
         self.end_ids = frozenset({END_ID})
 
-    def prompt_ids(
-        self, messages: Sequence[MessageLike], tools: object = None, room: int | None = None
-    ) -> list[int]:
+    def prompt_ids(self, messages: Sequence[MessageLike], tools: object = None, room: int | None = None) -> list[int]:
         return [BOS_ID, *ids_of("".join(f"{m.role}:{m.content}\n" for m in messages))]
 
     def answer(self, stop: Sequence[str] = ()) -> FakeAnswerText:
@@ -292,7 +290,7 @@ class FakeEngine:
         self._holding = False
         self._may_step.release(1_000)
 
-    def wait_for_steps(self, decode_steps: int, timeout_s: float = 5.0) -> bool:
+    def wait_for_steps(self, decode_steps: int, timeout_s: float = 30.0) -> bool:
         """Blocks (call it in a thread) until so many decode steps were made in all."""
         with self._stepped:
             return self._stepped.wait_for(lambda: self.decode_steps >= decode_steps, timeout_s)

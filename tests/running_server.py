@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import socket
 import subprocess
 import sys
@@ -67,10 +69,31 @@ def launch_server(*flags: str, log: Path) -> Iterator[RunningServer]:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports of the loopback that nobody listens on now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(listener.getsockname()[1]) for listener in sockets]
+    """So many ports of the loopback that nobody listens on now, and that nobody else is given.
+
+    They lie below those that the system gives to connections and to port 0, so that none takes one meanwhile; each
+    process of a run in several has every Nth of them, from a place of its own on.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = next(_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    return found
+
+
+def _ports() -> Iterator[int]:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = range(_LOWEST_PORT + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), _LOWEST_EPHEMERAL, workers)
+    place = random.randrange(len(mine))  # another run on this machine begins elsewhere
+    while True:
+        yield mine[place % len(mine)]
+        place += 1
+
+
+_LOWEST_PORT = 15_000
+_LOWEST_EPHEMERAL = 32_000
+_PORTS = _ports()
 
 
 def await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -17,7 +17,7 @@ from service.scheduler import Limits
 from service.worker import Worker
 from tests.fakes import FakeEngine
 
-SOON_S = 5.0
+SOON_S = 30.0
 LONG = SamplingParams(max_tokens=2_000)
 Fact = TypeVar("Fact")
 _numbers = count()
@@ -153,5 +153,5 @@ async def started(core: Core, request: TurnRequest) -> asyncio.Task[list[TurnEve
         return events
 
     task = asyncio.create_task(play())
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), SOON_S)
     return task

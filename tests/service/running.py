@@ -12,6 +12,8 @@ from service.app import App
 from service.settings import Settings
 from tests.fakes import FakeEngine
 
+HANGS_AFTER_S = 30.0  # a wait of so long has failed; what must be quick is measured by itself
+
 
 def quick(**changes: Any) -> Settings:
     """Settings for tests: free ports, no waiting for balancers."""
@@ -44,10 +46,10 @@ async def running(engine: FakeEngine | None = None, **changes: Any) -> AsyncIter
 
 async def steps(engine: FakeEngine, count: int) -> None:
     """Waits until the engine has made so many decode steps in all."""
-    assert await asyncio.to_thread(engine.wait_for_steps, count)
+    assert await asyncio.to_thread(engine.wait_for_steps, count, HANGS_AFTER_S)
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = HANGS_AFTER_S) -> None:
     """Returns once `holds`; TimeoutError if it never does. For facts that nothing announces to a test."""
     async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110 - nothing to wait on: the fact belongs to another thread or process

@@ -24,10 +24,11 @@ from engine.config import EngineConfig
 from engine.errors import CheckpointError, DeviceError, FatalDeviceError
 from engine.events import Listener, ignore
 from service.app import EXIT_CANNOT_START, EXIT_DRAINED, EXIT_ENGINE_LOST, App, engine_factory
-from service.client import ChatClient, ChatError, Finished, Retries, UnavailableError
+from service.client import ChatClient, ChatError, Delta, Finished, Retries, UnavailableError
 from service.ops.drain import DrainTimes
 from service.ops.health import Readiness
 from tests.checkpoints import write_tiny_folder
+from tests.contention import in_time
 from tests.fakes import FakeEngine, endless, saying
 from tests.service.running import in_flight, quick, running, until
 
@@ -37,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 async def health_of(address: str) -> int:
     async with grpc.aio.insecure_channel(address) as channel:
-        response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
     return int(response.status)
 
 
@@ -89,7 +90,7 @@ async def test_a_model_that_cannot_be_opened_ends_the_process() -> None:
     with pytest.raises(CheckpointError):
         await app.ready()
 
-    assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
+    assert await asyncio.wait_for(run, 30) == EXIT_CANNOT_START
 
 
 async def test_a_device_without_room_for_the_turns_at_once_ends_the_process_with_what_would_be_right() -> None:
@@ -99,7 +100,7 @@ async def test_a_device_without_room_for_the_turns_at_once_ends_the_process_with
     with pytest.raises(DeviceError, match=r"room for 2 sessions, fewer than the 3 turns.*--max-active-turns"):
         await app.ready()
 
-    assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
+    assert await asyncio.wait_for(run, 30) == EXIT_CANNOT_START
 
 
 async def test_the_log_says_how_much_room_there_is_and_that_it_is_less_than_asked_for(
@@ -132,7 +133,7 @@ async def test_leaving_while_loading_ends_well() -> None:
     app.signal()
     load.may_open.set()
 
-    assert await asyncio.wait_for(run, 15) == EXIT_DRAINED
+    assert await asyncio.wait_for(run, 30) == EXIT_DRAINED
 
 
 async def test_promise_04_the_running_turn_completes_and_queued_ones_are_told() -> None:
@@ -145,21 +146,21 @@ async def test_promise_04_the_running_turn_completes_and_queued_ones_are_told() 
         run = asyncio.create_task(app.run())
         async with ChatClient(app.address, retries=ONCE) as chat:
             first = asyncio.create_task(end_of(chat.ask("first")))
-            await until(lambda app=app: in_flight(app) == 1)  # type: ignore[misc]
+            await until(engine.held.is_set)  # the first one plays
             queued = [asyncio.create_task(end_of(chat.ask("queued"))) for _ in range(4)]
             await until(lambda app=app: in_flight(app) == 5)  # type: ignore[misc]
             app.signal()
             await until(lambda app=app: app.worker.load().draining)  # type: ignore[misc]
             engine.allow(1)  # the engine's thread hears of it between two steps
-            ends = await asyncio.wait_for(asyncio.gather(*queued), 5)
+            ends = await asyncio.wait_for(asyncio.gather(*queued), 30)
             assert all(isinstance(end, UnavailableError) and end.reason == "DRAINING" for end in ends)
             assert app.health.state is Readiness.DRAINING
             refused = await end_of(chat.ask("late"))
             assert isinstance(refused, UnavailableError)
             engine.release()
-            answer = await asyncio.wait_for(first, 5)
+            answer = await asyncio.wait_for(first, 30)
             assert answer.text == "the whole answer"
-        assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+        assert await asyncio.wait_for(run, 30) == EXIT_DRAINED
 
 
 async def test_while_balancers_hear_of_it_new_turns_are_still_answered() -> None:
@@ -173,22 +174,35 @@ async def test_while_balancers_hear_of_it_new_turns_are_still_answered() -> None
         await until(lambda: app.health.state is Readiness.DRAINING)
         assert await health_of(app.address) == health_pb2.HealthCheckResponse.NOT_SERVING
         assert (await chat.ask("x")).text == "still here"
-    assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+    assert await asyncio.wait_for(run, 30) == EXIT_DRAINED
+
+
+async def stepping(engine: FakeEngine, asking: asyncio.Task[Any]) -> Any:
+    """The end of a turn of a held engine, a step a look: left alone, it might be over before a signal is heard."""
+
+    def step_or_end() -> bool:
+        engine.allow(1)
+        return asking.done()
+
+    await until(step_or_end)
+    return asking.result()
 
 
 async def test_a_turn_that_outlives_the_grace_ends_with_draining() -> None:
     engine = FakeEngine(answer=endless, context=1 << 20)
+    engine.hold()
     app = App(quick(grace_s=0.3), engine.opener())
     await app.start()
     await app.ready()
     run = asyncio.create_task(app.run())
     async with ChatClient(app.address, retries=ONCE) as chat:
         asking = asyncio.create_task(chat.ask("x"))
-        await until(lambda: in_flight(app) == 1)
+        await until(engine.held.is_set)  # it plays: one that waits would be refused
         app.signal()
-        answer = await asyncio.wait_for(asking, 5)
+        answer = await stepping(engine, asking)
+    engine.release()
     assert answer.finished.reason == "draining"
-    assert await asyncio.wait_for(run, 10) == EXIT_DRAINED
+    assert await asyncio.wait_for(run, 30) == EXIT_DRAINED
 
 
 async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
@@ -200,17 +214,12 @@ async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
     run = asyncio.create_task(app.run())
     async with ChatClient(app.address, retries=ONCE) as chat:
         asking = asyncio.create_task(chat.ask("x"))
-        await until(lambda: in_flight(app) == 1)
+        await until(engine.held.is_set)
         app.signal()
         await until(lambda: app.worker.load().draining)
         app.signal()
 
-        def step_or_end() -> bool:  # a step a look: the answer, left alone, might be over before the signal is heard
-            engine.allow(1)
-            return asking.done()
-
-        await until(step_or_end, 30)
-        answer = asking.result()
+        answer = await stepping(engine, asking)
     assert isinstance(answer.finished, Finished)
     assert answer.finished.reason == "draining"
     engine.release()
@@ -228,16 +237,17 @@ async def test_promise_04_no_drain_takes_longer_than_is_told_whatever_hangs(monk
     run = asyncio.create_task(app.run())
     async with ChatClient(app.address, retries=ONCE) as chat:
         asking = asyncio.create_task(end_of(chat.ask("x")))
-        await until(lambda: in_flight(app) == 1)
+        await until(engine.held.is_set)
         signalled_s = time.monotonic()
         app.signal()
         assert await asyncio.wait_for(run, 30) == EXIT_ENGINE_LOST
         took_s = time.monotonic() - signalled_s
-        await asyncio.wait_for(asking, 10)
+        await asyncio.wait_for(asking, 30)
     engine.release()
 
     phases_s = 0.2 + 0.5 + 0.2
-    assert phases_s + 0.4 <= took_s <= app.times.total_s + 1.0
+    assert phases_s + 0.4 <= took_s
+    assert in_time(took_s, app.times.total_s + 1.0)
 
 
 async def test_a_loaded_model_that_cannot_be_served_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +262,7 @@ async def test_a_loaded_model_that_cannot_be_served_ends_the_process(monkeypatch
         await app.ready()
 
     assert app.health.state is Readiness.ENGINE_LOST
-    assert await asyncio.wait_for(run, 10) == EXIT_CANNOT_START
+    assert await asyncio.wait_for(run, 30) == EXIT_CANNOT_START
 
 
 class Killed(BaseException):
@@ -268,11 +278,11 @@ async def test_eng_03_a_dead_engine_thread_turns_health_off_and_ends_the_process
     async with ChatClient(app.address, retries=ONCE) as chat:
         engine.fail(3, Killed())
         killed_s = time.monotonic()
-        error = await asyncio.wait_for(end_of(chat.ask("x")), 5)
+        error = await asyncio.wait_for(end_of(chat.ask("x")), 30)
         assert isinstance(error, ChatError)
         await until(lambda: app.health.state is Readiness.ENGINE_LOST)
-        assert time.monotonic() - killed_s <= 5.0
-    assert await asyncio.wait_for(run, 15) == EXIT_ENGINE_LOST
+        assert in_time(time.monotonic() - killed_s, 5.0)
+    assert await asyncio.wait_for(run, 30) == EXIT_ENGINE_LOST
 
 
 async def test_eng_03_an_engine_that_hangs_is_given_up() -> None:
@@ -285,7 +295,7 @@ async def test_eng_03_an_engine_that_hangs_is_given_up() -> None:
     async with ChatClient(app.address, retries=ONCE) as chat:
         asking = asyncio.create_task(end_of(chat.ask("x")))
         await until(lambda: app.health.state is Readiness.ENGINE_LOST)
-        error = await asyncio.wait_for(asking, 1)  # while the engine still hangs
+        error = await asyncio.wait_for(asking, 30)  # while the engine still hangs
         assert isinstance(error, UnavailableError)
         assert error.reason == "ENGINE_LOST"
         engine.release()
@@ -300,14 +310,14 @@ async def test_eng_05_after_a_fatal_device_error_nothing_is_answered_again() -> 
     async with ChatClient(app.address, retries=ONCE) as chat:
         engine.fail(3, FatalDeviceError("device-side assert"))
         asked_s = time.monotonic()
-        error = await asyncio.wait_for(end_of(chat.ask("x")), 5)
-        assert time.monotonic() - asked_s <= 1.0
+        error = await asyncio.wait_for(end_of(chat.ask("x")), 30)
+        assert in_time(time.monotonic() - asked_s, 1.0)
         assert isinstance(error, UnavailableError)
         assert "device-side assert" not in str(error)
         await until(lambda: app.health.state is Readiness.ENGINE_LOST)
         assert await health_of(app.address) == health_pb2.HealthCheckResponse.NOT_SERVING
         assert isinstance(await end_of(chat.ask("again")), UnavailableError)
-    assert await asyncio.wait_for(app.run(), 15) == EXIT_ENGINE_LOST
+    assert await asyncio.wait_for(app.run(), 30) == EXIT_ENGINE_LOST
 
 
 async def test_a_watcher_of_health_does_not_keep_a_server_from_leaving() -> None:
@@ -319,7 +329,7 @@ async def test_a_watcher_of_health_does_not_keep_a_server_from_leaving() -> None
         watch: Any = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         app.signal()
-        assert await asyncio.wait_for(run, 2) == EXIT_DRAINED
+        assert await asyncio.wait_for(run, 30) == EXIT_DRAINED
 
 
 async def test_nothing_is_left_behind() -> None:
@@ -391,21 +401,24 @@ def line_with(process: subprocess.Popen[str], holds: Callable[[dict[str, Any]], 
 
 
 def test_promise_04_sigterm_ends_a_process_with_0_within_the_grace() -> None:
-    with serving(SOLOIST_GRACE_S="1") as process:
+    with serving(SOLOIST_GRACE_S="0.1") as process:
         address = line_with(process, lambda line: line["message"] == "ready")["grpc"]
 
         async def talk() -> Any:
             async with ChatClient(address, retries=ONCE) as chat:
-                asking = asyncio.create_task(end_of(chat.ask("x")))
-                await asyncio.sleep(0.5)  # the turn runs on for ever: any moment will do
-                process.send_signal(signal.SIGTERM)
-                return await asyncio.wait_for(asking, 10)
+                events: list[Any] = []
+                async for event in chat.stream("x"):
+                    if not any(isinstance(before, Delta) for before in events) and isinstance(event, Delta):
+                        signalled_s.append(time.monotonic())
+                        process.send_signal(signal.SIGTERM)
+                    events.append(event)
+                return events[-1]
 
-        signalled_s = time.monotonic()
-        answer = asyncio.run(talk())
-        assert answer.finished.reason == "draining"
-        assert process.wait(10) == EXIT_DRAINED
-        assert time.monotonic() - signalled_s <= 0.5 + 1.0 + 2.0 + 1.0
+        signalled_s: list[float] = []
+        end = asyncio.run(talk())
+        assert end.reason == "draining"
+        assert process.wait(30) == EXIT_DRAINED
+        assert in_time(time.monotonic() - signalled_s[0], 0.1 + 2.0 + 1.0)
 
 
 def test_a_taken_port_is_one_line_and_a_code() -> None:
@@ -414,4 +427,4 @@ def test_a_taken_port_is_one_line_and_a_code() -> None:
         with serving(SOLOIST_LISTEN=address) as second:
             line = line_with(second, lambda line: line["level"] == "critical")
             assert line["error"] == f"cannot listen on {address}: Address already in use"
-            assert second.wait(10) == EXIT_CANNOT_START
+            assert second.wait(30) == EXIT_CANNOT_START

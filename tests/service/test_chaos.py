@@ -91,7 +91,7 @@ async def test_promise_9_chaos_by_seed(seed: int) -> None:
         results = []
         for burst in range(4):
             readers = [one_reader(core, chance, burst * 20 + n) for n in range(chance.randint(1, 20))]
-            results += await asyncio.wait_for(asyncio.gather(*readers), 20)
+            results += await asyncio.wait_for(asyncio.gather(*readers), 30)
         await core.idle()
         admitted = [fact.request_id for fact in core.facts if isinstance(fact, TurnAdmitted)]
         refused = core.facts_of(TurnRefused)

@@ -32,6 +32,7 @@ from service.errors import QueueFullError, TurnFailedError
 from service.rpc.servicer import SERVICE_NAME
 from service.rpc.status import abort
 from soloist.v1 import chat_pb2
+from tests.contention import in_time
 from tests.fakes import FakeEngine, endless, ids_of, saying
 from tests.service.running import in_flight, running, steps, until
 
@@ -143,7 +144,7 @@ async def test_a_deadline_bounds_all_attempts() -> None:
         started_s = time.monotonic()
         with pytest.raises((DeadlineError, OverloadedError)):
             await chat.ask("second", deadline_s=0.3)
-        assert time.monotonic() - started_s < 1.0
+        assert in_time(time.monotonic() - started_s, 1.0)
         other.cancel()
 
 
@@ -285,7 +286,7 @@ async def test_it_does_not_wait_beyond_the_deadline() -> None:
         with pytest.raises(OverloadedError) as caught:
             await chat.ask("x", deadline_s=1.0)
 
-    assert time.monotonic() - started_s < 1.0
+    assert in_time(time.monotonic() - started_s, 1.0)
     assert caught.value.retry_after_s == 60.0
     assert caught.value.reason == "QUEUE_FULL"
     assert len(server.asked_s) == 1
@@ -301,7 +302,7 @@ async def test_a_reader_whose_client_is_closed_by_another_task_is_told_so() -> N
         await steps(engine, 3)
         await chat.close()
         with pytest.raises(ClosedError, match="this client was closed"):
-            await asyncio.wait_for(reading, 5)
+            await asyncio.wait_for(reading, 30)
         assert not reading.cancelled()
 
 

@@ -40,5 +40,5 @@ async def test_a_server_steadies_its_interpreter_once_the_model_is_served(monkey
     await until(lambda: bool(steadied))
     os.kill(os.getpid(), signal.SIGTERM)
 
-    assert await asyncio.wait_for(serving, 10) == EXIT_DRAINED
+    assert await asyncio.wait_for(serving, 30) == EXIT_DRAINED
     assert len(steadied) == 1

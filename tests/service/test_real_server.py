@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.client import BadRequestError, ChatClient
+from tests.contention import in_time
 from tests.running_server import RunningServer, launch_server, start_server
 
 WORDS = "one two three four five six seven eight nine ten "
@@ -49,7 +50,7 @@ async def test_promise_22_health_answers_during_prefill_decode_and_tokenising(re
 
     show("prefill, decode and tokenising", seconds)
     assert len(seconds) >= 50
-    assert seconds[int(len(seconds) * 0.99)] <= 0.05
+    assert in_time(seconds[int(len(seconds) * 0.99)], 0.05)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from service.ops.logs import JsonLines
 from service.rpc.calls import CallInterceptor
 from service.rpc.status import INTERNAL_TEXT
 from soloist.v1 import chat_pb2, chat_pb2_grpc
+from tests.contention import in_time
 from tests.fakes import FakeEngine, endless, saying
 from tests.service.running import in_flight, running, until
 
@@ -100,7 +101,7 @@ async def drained(call: Any) -> list[Any]:
 async def test_rpc_01_clean_up_runs_to_its_end_before_the_server_is_gone() -> None:
     async with awkward_server() as (servicer, server, calls, channel):
         call = chat_pb2_grpc.ChatServiceStub(channel).CountTokens(chat_pb2.CountTokensRequest())
-        await asyncio.wait_for(servicer.entered.wait(), 5)
+        await asyncio.wait_for(servicer.entered.wait(), 30)
         await server.stop(0.05)
         assert await calls.wait_ended(5)
         assert servicer.cleaned_up
@@ -130,8 +131,8 @@ async def test_rpc_03_an_inner_cancellation_reaches_the_client_within_a_second()
         stub = chat_pb2_grpc.ChatServiceStub(channel)
         for call in (drained(stub.Chat(request())), stub.GetLoad(chat_pb2.GetLoadRequest())):
             started_s = time.monotonic()
-            error = await failure_of(asyncio.wait_for(call, 5))
-            assert time.monotonic() - started_s <= 1.0
+            error = await failure_of(asyncio.wait_for(call, 30))
+            assert in_time(time.monotonic() - started_s, 1.0)
             assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -145,7 +146,7 @@ async def test_rpc_03_a_worker_that_stops_tells_every_client() -> None:
         engine.allow(2)
         stopping = asyncio.create_task(app.worker.stop())
         engine.release()
-        ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
         await stopping
     for end in ends:
         if isinstance(end, list):
@@ -171,7 +172,7 @@ async def test_an_unknown_method_is_named() -> None:
     async with running() as app, grpc.aio.insecure_channel(app.address) as channel:
         for method in ("/soloist.v1.ChatService/Talk", "/nothing/here"):
             unary: Any = channel.unary_unary(method)
-            error = await failure_of(unary(b"", timeout=5))
+            error = await failure_of(unary(b"", timeout=30))
             assert error.code() is grpc.StatusCode.UNIMPLEMENTED
             assert method in str(error.details())
 
@@ -184,7 +185,7 @@ async def test_a_call_without_its_request_ends_at_once() -> None:
     async with running() as app, grpc.aio.insecure_channel(app.address) as channel:
         for method in (CHAT, "/soloist.v1.ChatService/GetLoad", "/grpc.health.v1.Health/Check"):
             raw: Any = channel.stream_stream(method)
-            error = await failure_of(drained(raw(nothing(), timeout=5)))
+            error = await failure_of(drained(raw(nothing(), timeout=30)))
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

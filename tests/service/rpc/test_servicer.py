@@ -16,6 +16,7 @@ from service.app import App
 from service.rpc.convert import NOT_SERVED
 from service.rpc.status import INTERNAL_TEXT
 from soloist.v1 import chat_pb2, chat_pb2_grpc
+from tests.contention import contention, in_time
 from tests.fakes import END_ID, FakeEngine, endless, saying, text_of
 from tests.service.running import in_flight, running, steps, until
 
@@ -111,10 +112,10 @@ async def test_eng_01_a_parameter_out_of_range_harms_nobody_else() -> None:
         async with channel:
             for fields in BEYOND:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await events_of(stub.Chat(request(**fields), timeout=5))
+                    await events_of(stub.Chat(request(**fields), timeout=30))
                 assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, fields
                 assert next(iter(fields)) in str(caught.value.details()), fields
-                assert text_of_events(await events_of(stub.Chat(request(), timeout=5))) == "good"
+                assert text_of_events(await events_of(stub.Chat(request(), timeout=30))) == "good"
 
 
 async def test_txt_11_errors_that_quote_strange_text_arrive() -> None:
@@ -122,14 +123,14 @@ async def test_txt_11_errors_that_quote_strange_text_arrive() -> None:
         channel, stub = stub_of(app)
         async with channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await events_of(stub.Chat(request(session_id="naïve\u2028日本\x07"), timeout=5))
+                await events_of(stub.Chat(request(session_id="naïve\u2028日本\x07"), timeout=30))
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
             # A string that is no UTF-8, as a client of another language may send it.
             invalid = request("?").SerializeToString().replace(b"?", b"\xff")
             raw: Any = channel.unary_stream("/soloist.v1.ChatService/Chat")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await events_of(raw(invalid, timeout=5))
+                await events_of(raw(invalid, timeout=30))
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert "UTF-8" in str(caught.value.details())
 
@@ -163,11 +164,11 @@ async def test_eng_07_a_failing_step_ends_the_stream_with_internal_and_no_inside
         async with channel:
             started_s = time.monotonic()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await events_of(stub.Chat(request(), timeout=5))
-            assert time.monotonic() - started_s <= 1.0
+                await events_of(stub.Chat(request(), timeout=30))
+            assert in_time(time.monotonic() - started_s, 1.0)
             assert caught.value.code() is grpc.StatusCode.INTERNAL
             assert caught.value.details() == INTERNAL_TEXT
-            assert text_of_events(await events_of(stub.Chat(request(), timeout=5))) == "twelve chars"
+            assert text_of_events(await events_of(stub.Chat(request(), timeout=30))) == "twelve chars"
 
 
 async def test_eng_08_a_client_that_leaves_stops_the_engine_within_one_step() -> None:
@@ -180,13 +181,13 @@ async def test_eng_08_a_client_that_leaves_stops_the_engine_within_one_step() ->
             engine.allow(5)
             await steps(engine, 5)
             call.cancel()
-            while in_flight(app) > 0 and engine.decode_steps < 7:
-                engine.allow(1)
-                await asyncio.sleep(0.01)
+            await until(lambda: all(stream.cancelled_s is not None for stream in app.worker._streams.values()))
+            engine.allow(1)  # the step under way
+            await until(lambda: in_flight(app) == 0)
             made = engine.decode_steps
             engine.release()
-            assert text_of_events(await events_of(stub.Chat(request(max_tokens=4), timeout=5))) == "word"
-            assert made <= 7  # five, the one in flight, and at most one the cancel crossed on its way
+            assert text_of_events(await events_of(stub.Chat(request(max_tokens=4), timeout=30))) == "word"
+            assert made <= 6  # five, and the one in flight
             assert engine.decode_steps == made + 4
 
 
@@ -201,7 +202,7 @@ async def test_promise_11_one_too_many_is_refused_at_once_with_a_time_to_ask_aga
             started_s = time.monotonic()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await events_of(stub.Chat(request()))
-            assert time.monotonic() - started_s <= 0.1
+            assert in_time(time.monotonic() - started_s, 0.1)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             details = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
             assert b"google.rpc.RetryInfo" in details
@@ -233,10 +234,11 @@ async def test_promise_11_a_thousand_at_once_end_in_answers_or_quick_refusals() 
 async def test_a_deadline_while_answering_ends_in_finished() -> None:
     engine = FakeEngine(answer=endless)
     engine.hold()
+    busy = await asyncio.to_thread(contention)
     async with running(engine) as app:
         channel, stub = stub_of(app)
         async with channel:
-            call = stub.Chat(request(), timeout=1.0)
+            call = stub.Chat(request(), timeout=1.0 * busy)
             engine.allow(3)
             await steps(engine, 3)
             ticker = asyncio.create_task(_allow_slowly(engine))

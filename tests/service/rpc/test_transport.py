@@ -20,6 +20,7 @@ from service.client.servers import _OPTIONS as CLIENT_OPTIONS
 from service.events import TurnEnd
 from service.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES, TRANSPORT_REQUEST_BYTES
 from soloist.v1 import chat_pb2, chat_pb2_grpc
+from tests.contention import in_time
 from tests.fakes import FakeEngine, endless, ids_of, saying
 from tests.service.running import in_flight, quick, running, until
 
@@ -32,7 +33,7 @@ def request(content: str = "Hi", **fields: Any) -> chat_pb2.ChatRequest:
 
 
 async def ids_of_answer(channel: grpc.aio.Channel) -> list[int]:
-    call = chat_pb2_grpc.ChatServiceStub(channel).Chat(request(), timeout=10)
+    call = chat_pb2_grpc.ChatServiceStub(channel).Chat(request(), timeout=30)
     return [token_id async for event in call for token_id in event.delta.token_ids]
 
 
@@ -71,7 +72,7 @@ async def send(channel: grpc.aio.Channel, method: str, wire: bytes) -> tuple[grp
     """The status, and how long it took to come."""
     started_s = time.monotonic()
     raw: Any = channel.unary_stream(SERVICE + method)
-    call = raw(wire, timeout=20)
+    call = raw(wire, timeout=30)
     with suppress(grpc.aio.AioRpcError):
         async for _ in call:
             pass
@@ -97,7 +98,7 @@ async def fuzz(count: int, seed: int) -> None:
         assert in_flight(app) == 0
     refusals_s.sort()
     assert len(refusals_s) > count // 4
-    assert refusals_s[int(len(refusals_s) * 0.99)] <= 0.1
+    assert in_time(refusals_s[int(len(refusals_s) * 0.99)], 0.1)
 
 
 async def throw_bytes(address: str, chance: random.Random) -> None:
@@ -203,10 +204,10 @@ async def test_promise_07_clients_that_never_read_free_their_places() -> None:
         stub = chat_pb2_grpc.ChatServiceStub(channel)
         before = process.memory_info().rss
         calls = [stub.Chat(request(max_tokens=512)) for _ in range(100)]
-        await until(lambda: engine.decode_steps == 100 * 512, 30)
+        await until(lambda: engine.decode_steps == 100 * 512, 90)
         await until(lambda: in_flight(app) == 0)
         assert process.memory_info().rss - before <= 50 << 20  # of server and clients together
-        assert await asyncio.wait_for(tokens_of_answer(other, 4), 5) == 4
+        assert await asyncio.wait_for(tokens_of_answer(other, 4), 30) == 4
         for call in calls:
             call.cancel()
 
@@ -262,11 +263,11 @@ async def test_promise_08_streams_opened_and_reset_harm_nobody() -> None:
             call.cancel()
             if number % 50 == 0:
                 asked_s = time.monotonic()
-                await probe.Check(health_pb2.HealthCheckRequest(), timeout=5)
+                await probe.Check(health_pb2.HealthCheckRequest(), timeout=30)
                 seconds.append(time.monotonic() - asked_s)
         await until(lambda: in_flight(app) == 0)
         assert await tokens_of_answer(other, 4) == 4
-    assert sorted(seconds)[-2] <= 0.1
+    assert in_time(sorted(seconds)[-2], 0.1)
 
 
 async def test_promise_08_one_connection_has_a_bounded_number_of_streams() -> None:
@@ -300,7 +301,7 @@ async def test_promise_16_requests_and_metadata_at_the_limit_pass_and_beyond_are
             wire = chat_pb2.ChatRequest(session_id="x" * (size - 5)).SerializeToString()
             assert len(wire) == size
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                [message async for message in raw(wire, timeout=10)]
+                [message async for message in raw(wire, timeout=30)]
             return caught.value.code(), str(caught.value.details())
 
         # Within the cap another rule refuses it; above, the cap does, first ours and far above gRPC's own.
@@ -351,7 +352,7 @@ async def test_rpc_06_connections_are_asked_to_reconnect_and_turns_are_not_cut()
 async def test_a_port_that_is_taken_between_the_trial_and_the_server_is_a_line_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.rpc.server._check_port", lambda _: None)
+    monkeypatch.setattr("service.rpc.server.check_port", lambda _: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(StartError, match=f"^cannot listen on {listen}$"):
