@@ -42,8 +42,8 @@ or nearly:
 
 {free}
 
-Each GPU node that runs adds its own hour and its volume of {NODE_DISK_GB} GB. Not counted: what the CloudWatch agent sends,
-which is billed by observation (`gpu_metrics = false` leaves it out)."""
+Each GPU node that runs adds its own hour and its volume of {NODE_DISK_GB} GB. Not counted: what the CloudWatch agent
+sends, which is billed by observation (`gpu_metrics = false` leaves it out)."""
 
 
 def instance_table(prices: Prices, figures: Figures) -> str:
