@@ -1,13 +1,26 @@
-"""Fixtures of the Terraform tests: the tool, and copies of roots to run it in."""
+"""Fixtures of the Terraform tests: the tool, and the cluster that it made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests.aws_emulator import AwsEmulator
+from tests.terraform.applied_cluster import AppliedCluster, apply_cluster
 
 
 @pytest.fixture(scope="session")
 def terraform(require_tool: Callable[[str], str]) -> str:
     """The path of the `terraform` command."""
     return require_tool("terraform")
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    terraform: str, aws_emulator: AwsEmulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AppliedCluster]:
+    """terraform/cluster as it stands in an emulated AWS. The test that destroys it runs last (test_teardown.py)."""
+    applied = apply_cluster(terraform, aws_emulator, tmp_path_factory.mktemp("cluster"))
+    yield applied
+    applied.destroy()
