@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from service.rpc.limits import CAPS
@@ -29,18 +29,18 @@ def settings_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {"caps": caps_table, "settings": settings_table}
 
 
-def with_tables(text: str) -> str:
+def with_tables(text: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     """`text` with what stands between `<!-- NAME -->` and `<!-- /NAME -->` replaced by the table of that name.
 
     Raises:
         ValueError: a marker is missing.
     """
-    for name, table in TABLES.items():
+    for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
         before, found, rest = text.partition(begin)
         _, found_end, after = rest.partition(end)
         if not (found and found_end):
-            raise ValueError(f"README.md has no pair of markers {begin.strip()} and {end.strip()}")
+            raise ValueError(f"the page has no pair of markers {begin.strip()} and {end.strip()}")
         text = f"{before}{begin}{table()}{end}{after}"
     return text
 

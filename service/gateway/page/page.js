@@ -224,7 +224,7 @@ function problem(item, failure) {
   const box = add("div", "problem", item);
   box.setAttribute("role", "alert");
   add("strong", "", box).textContent = TITLES[failure.status] ?? TITLES[failure.code] ?? "The answer broke off";
-  add("span", "", box).textContent = failure.message;
+  add("span", "", box).textContent = failure.status === 401 ? "This server answers only to keys that it knows." : failure.message;
   const actions = add("div", "", box);
   addButton(actions, "Try again", "again", () => again(item));
   if (failure.status === 401) addButton(actions, "Enter an API key", "again", openSettings);
