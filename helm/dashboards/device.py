@@ -46,6 +46,7 @@ def at_a_glance() -> Row:
                 replayed(),
                 steps=limits.REPLAYED,
                 mappings=(text_of(1, "yes", "green"),),
+                decimals=2,  # or 99.99 % would read 100 %
                 width=6,
             ),
             figure(

@@ -107,13 +107,14 @@ def figure(
     none: str = "no turns",
     mappings: Sequence[model.ValueMap] = (),
     legend: str = "",
+    decimals: int | None = None,
     width: int = 4,
 ) -> stat.Panel:
     """One number over all of the time shown, green below the first of `steps`; `none` stands where there is none.
 
     A `legend` is shown beside the number, and names its series.
     """
-    return (
+    panel = (
         stat.Panel()
         .title(title)
         .description(description)
@@ -130,6 +131,7 @@ def figure(
         .text_mode(look.BigValueTextMode.VALUE_AND_NAME if legend else look.BigValueTextMode.VALUE)
         .with_target(_instant(Query(expression, legend), 0))
     )
+    return panel if decimals is None else panel.decimals(decimals)
 
 
 def spread(title: str, description: str, expression: str) -> heatmap.Panel:
