@@ -88,10 +88,11 @@ def test_what_terraform_gives_is_what_the_chart_takes() -> None:
     given = {name: {"team": "chat"} if name == "tags" else f"a-{name}" for name in re.findall(r"(\w+) +=", block)}
 
     class_ = the(rendered(given), "EC2NodeClass")
-    assert set(given) == {"clusterName", "nodeRole", "tags"}
+    assert {"clusterName", "nodeRole", "tags"} <= set(given) <= set(VALUES)
     assert class_["spec"]["role"] == "a-nodeRole"
     assert class_["spec"]["tags"] == {"team": "chat"}
-    assert class_["spec"]["subnetSelectorTerms"] == [{"tags": {"karpenter.sh/discovery": "a-clusterName"}}]
+    discovery = given.get("discovery", "a-clusterName")
+    assert class_["spec"]["subnetSelectorTerms"] == [{"tags": {"karpenter.sh/discovery": discovery}}]
 
 
 # Nodes as they should be.
