@@ -20,9 +20,11 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python3 -m terraform.bootstrap", description=__doc__)
     ways = whole.add_subparsers(dest="way", required=True)
     rising = ways.add_parser("up", help="install or upgrade all that the cluster runs, from what Terraform applied")
-    rising.add_argument("--values", type=Path, action="append", default=[], help="values for helm/soloist; repeatable")
+    for flag, chart in (("--values", "soloist"), ("--nodes-values", "soloist-nodes")):
+        rising.add_argument(flag, type=Path, action="append", default=[], help=f"values for helm/{chart}; repeatable")
     falling = ways.add_parser("down", help="empty the cluster, then destroy both roots")
-    falling.add_argument("--yes", action="store_true", help="destroy it all, models and measurements too")
+    falling.add_argument("--yes", action="store_true", help="destroy it all; what was measured goes too")
+    falling.add_argument("--data", action="store_true", help="and the models in the bucket, and the images")
     for root in ("cluster", "platform"):
         falling.add_argument(
             f"--{root}-vars", type=Path, action="append", default=[],
@@ -39,17 +41,17 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 wrongly asked."""
     asked = parser().parse_args(arguments)
     if asked.way == "down" and not (asked.yes or asked.dry_run):
-        print("down destroys the cluster, the models and the measurements: look with --dry-run, then say --yes",
-              file=sys.stderr)  # fmt: skip
+        print("down destroys the cluster and all in it: look with --dry-run, then say --yes", file=sys.stderr)
         return 2
     commands = Commands(dry_run=asked.dry_run)
     try:
         with tempfile.TemporaryDirectory() as scratch:
             if asked.way == "up":
-                up(commands, Roots(asked.cluster, asked.platform), asked.values, Path(scratch))
+                own_values = {"soloist": asked.values, "soloist-nodes": asked.nodes_values}
+                up(commands, Roots(asked.cluster, asked.platform), own_values, Path(scratch))
             else:
                 variables = tuple(asked.cluster_vars), tuple(asked.platform_vars)
-                down(commands, Roots(asked.cluster, asked.platform, *variables), Path(scratch))
+                down(commands, Roots(asked.cluster, asked.platform, *variables), Path(scratch), data=asked.data)
     except BootstrapError as error:
         print(f"{asked.way}: {error}", file=sys.stderr)
         return 1

@@ -27,8 +27,10 @@ CLAIMS = "nodeclaims.karpenter.sh"
 NODE_CLASSES = "ec2nodeclasses.karpenter.k8s.aws"
 
 
-def down(commands: Commands, roots: Roots, scratch: Path) -> None:
+def down(commands: Commands, roots: Roots, scratch: Path, *, data: bool) -> None:
     """Scale to nothing, let Karpenter end its nodes, see that none is left, and destroy both roots.
+
+    With `data` models and images go too. Without it a bucket or repository that holds something stops the way down.
 
     Raises:
         BootstrapError: a step failed or was late; nothing after it was done.
@@ -39,7 +41,18 @@ def down(commands: Commands, roots: Roots, scratch: Path) -> None:
         _see_that_none_is_left(commands, facts["cluster_name"], facts["region"])
     else:
         print("no cluster is applied: nothing to empty")
-    _destroy(commands, roots.platform, roots.platform_vars, PLATFORM_S)
+    if data:
+        release = ("-var=destroy_data=true", *_files(roots.platform_vars))
+        _terraform(commands, roots.platform, "apply", *release, timeout_s=PLATFORM_S)
+    try:
+        _destroy(commands, roots.platform, roots.platform_vars, PLATFORM_S)
+    except CommandFailedError as error:
+        if not any(held in error.output for held in ("BucketNotEmpty", "RepositoryNotEmpty")):
+            raise
+        raise BootstrapError(
+            f"{error}\nThe bucket still holds models, or the repository images. The cluster is empty, and stands. "
+            "Take away what you want to keep; then run this again with --data."
+        ) from None
     _destroy(commands, roots.cluster, roots.cluster_vars, CLUSTER_S)
 
 
@@ -126,6 +139,13 @@ def _see_that_none_is_left(commands: Commands, cluster: str, region: str) -> Non
 
 
 def _destroy(commands: Commands, folder: Path, variables: tuple[Path, ...], box_s: int) -> None:
-    files = [f"-var-file={file.resolve()}" for file in variables]
-    commands.change("terraform", f"-chdir={folder}", "destroy", "-auto-approve", "-input=false", "-no-color", *files,
-                    timeout_s=box_s)  # fmt: skip
+    _terraform(commands, folder, "destroy", *_files(variables), timeout_s=box_s)
+
+
+def _files(variables: tuple[Path, ...]) -> list[str]:
+    return [f"-var-file={file.resolve()}" for file in variables]
+
+
+def _terraform(commands: Commands, folder: Path, verb: str, *flags: str, timeout_s: float) -> None:
+    quietly = ("-auto-approve", "-input=false", "-no-color")
+    commands.change("terraform", f"-chdir={folder}", verb, *quietly, *flags, timeout_s=timeout_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from terraform.bootstrap.commands import Commands
 from terraform.bootstrap.facts import Roots, outputs, require, with_kubeconfig
 
 
-def up(commands: Commands, roots: Roots, own_values: Sequence[Path], scratch: Path) -> None:
-    """Install or upgrade every release, with Terraform's outputs as values; `own_values` come last, for `soloist`.
+def up(commands: Commands, roots: Roots, own_values: Mapping[str, Sequence[Path]], scratch: Path) -> None:
+    """Install or upgrade every release, with Terraform's outputs as values, and after them `own_values` by release.
 
     In a dry run our own charts are rendered with these values all the same, so that a wrong one is found.
 
@@ -36,7 +36,11 @@ def up(commands: Commands, roots: Roots, own_values: Sequence[Path], scratch: Pa
 
 
 def _values(
-    release: Release, facts: dict[str, dict[str, Any]], roots: Roots, own_values: Sequence[Path], scratch: Path
+    release: Release,
+    facts: Mapping[str, Mapping[str, Any]],
+    roots: Roots,
+    own_values: Mapping[str, Sequence[Path]],
+    scratch: Path,
 ) -> list[str]:
     """Flags for the files of a release's values: our choices, what Terraform knows, what the user wants."""
     files = [release.values] if release.values else []
@@ -45,8 +49,7 @@ def _values(
         file = scratch / f"{release.name}.json"
         file.write_text(json.dumps(require(facts[root], output, roots.folder(root))), encoding="utf-8")
         files.append(file)
-    if release.name == "soloist":
-        files += own_values
+    files += own_values.get(release.name, ())
     return [word for file in files for word in ("--values", str(file))]
 
 

@@ -24,7 +24,13 @@ CLUSTER = {
     "karpenter_values": {"settings": {"clusterName": "gpu", "interruptionQueue": "gpu"}},
     "soloist_nodes_values": {"clusterName": "gpu", "nodeRole": "gpu-karpenter-node", "tags": {"owner": "me"}},
 }
-PLATFORM = {"soloist_values": {"image": {"repository": "100000000001.dkr.ecr.us-west-2.amazonaws.com/soloist"}}}
+PLATFORM = {
+    "soloist_values": {
+        "image": {"repository": "100000000001.dkr.ecr.us-west-2.amazonaws.com/soloist"},
+        "model": {"source": "s3", "s3": {"uri": "s3://models/models/llama-3.1-8b", "region": "us-west-2"}},
+        "serviceAccount": {"create": True, "name": "soloist"},
+    }
+}
 
 
 def _outputs(values: dict[str, Any]) -> str:
@@ -135,11 +141,14 @@ def test_a_dry_run_renders_our_charts_and_changes_nothing(
     (tools.folder / "bin" / "helm").unlink()
     tool("helm")
     monkeypatch.setenv("PATH", os.pathsep.join([str(tools.folder / "bin"), str(HELM_TOOLS), os.environ["PATH"]]))
-    assert main(["up", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert [line.split()[4] for line in said.splitlines() if "would run helm upgrade" in line] == [
-        release.name for release in RELEASES
-    ]
+    for example in ("dev", "production"):
+        folder = Path(way_down.__file__).parents[1] / "examples" / example
+        own = ["--values", str(folder / "soloist-values.yaml")]
+        nodes = ["--nodes-values", str(folder / "soloist-nodes-values.yaml")]
+        assert main(["up", "--dry-run", *own, *nodes]) == 0
+        said = capsys.readouterr().out
+        upgrades = [line.split()[4] for line in said.splitlines() if "would run helm upgrade" in line]
+        assert upgrades == [release.name for release in RELEASES]
     assert [call[1:] for call in tools.calls()] == [[call[1], "output", "-json", "-no-color"] for call in tools.calls()]
     # And a value that a chart refuses is found without a cluster.
     tools.on("cluster output", output=_outputs(CLUSTER | {"soloist_nodes_values": {"clusterNmae": "gpu"}}))
@@ -235,6 +244,19 @@ def test_down_where_nothing_was_installed_has_nothing_to_do(tools: FakeTools) ->
     tools.on("kubectl scale", code=1, errors="error: no objects passed to scale\n")
     assert main(["down", "--yes"]) == 0
     assert not [call for call in tools.calls("kubectl") if any("karpenter.sh" in word for word in call[2:3])]
+
+
+def test_down_keeps_models_unless_told(tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
+    tools.on("platform destroy", code=1, errors="Error: deleting S3 Bucket (models): BucketNotEmpty\n")
+    assert main(["down", "--yes"]) == 1
+    assert "run this again with --data" in capsys.readouterr().err
+    assert [Path(call[1]).name for call in tools.calls("terraform") if "destroy" in call] == ["platform"]
+    tools.on("platform destroy", output="Destroy complete!")
+    assert main(["down", "--yes", "--data"]) == 0
+    verbs = [(Path(call[1]).name, call[2]) for call in tools.calls("terraform") if call[2] != "output"]
+    assert verbs[1:] == [("platform", "apply"), ("platform", "destroy"), ("cluster", "destroy")]
+    (applied,) = [call for call in tools.calls("terraform") if "apply" in call]
+    assert "-var=destroy_data=true" in applied
 
 
 def test_down_wants_a_yes(tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
