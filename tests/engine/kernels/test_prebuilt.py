@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.kernels import prebuilt
+from tests.conftest import absent
 
 # In a process of its own, without any compiler on its PATH: Triton keeps what it loaded.
 _LOAD = """
@@ -29,6 +31,8 @@ def test_tritons_module_is_taken_ready_made_where_no_compiler_is(
     tmp_path: Path, require_tool: Callable[[str], str]
 ) -> None:
     gcc = require_tool("gcc")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        absent("Python's headers are not installed")
     built = prebuilt.build(tmp_path / "prebuilt")
     # A driver's library with the names that the module asks for: there is none here, and none is called.
     names = sorted(set(re.findall(r"\bcu[A-Z]\w+", prebuilt._source().read_text())))
