@@ -16,8 +16,8 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-READY_WITHIN_S = 60.0
-STOPPED_WITHIN_S = 30.0
+READY_WITHIN_S = 100.0
+STOPPED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

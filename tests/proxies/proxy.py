@@ -17,7 +17,7 @@ from tests.proxies.replicas import Replica
 from tests.running_server import free_ports
 
 HERE = Path(__file__).parent
-READY_WITHIN_S = 20.0
+READY_WITHIN_S = 60.0
 SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -77,7 +77,7 @@ def _await_serving(target: str, process: subprocess.Popen[bytes], log: Path) -> 
         while process.poll() is None and time.monotonic() < ends_s:
             # A proxy that listens may not have found its replicas yet.
             with contextlib.suppress(grpc.RpcError):
-                if stub.Check(health_pb2.HealthCheckRequest(), timeout=2, wait_for_ready=True) == SERVING:
+                if stub.Check(health_pb2.HealthCheckRequest(), timeout=10, wait_for_ready=True) == SERVING:
                     return
             time.sleep(0.05)
     tail = log.read_text(errors="replace")[-4000:]

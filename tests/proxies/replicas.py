@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.running_server import await_serving
 
-ENDS_WITHIN_S = 30.0
+ENDS_WITHIN_S = 60.0
 # Below the ports that the system gives to outgoing connections: nobody takes one while its replica is away.
 _PORTS = range(15_000, 30_000)
 

@@ -22,6 +22,7 @@ from service.client import BadRequestError, ChatClient, Delta, OverloadedError, 
 from soloist.v1 import chat_pb2
 from tests import http2
 from tests.checkpoints import Sizes, write_tiny_folder
+from tests.contention import in_time
 from tests.running_server import RunningServer, start_server
 
 CHAT = "/soloist.v1.ChatService/Chat"
@@ -147,11 +148,11 @@ async def test_promise_07_clients_that_never_read_cost_others_nothing(
             most = max(most, load.active_turns + load.queued_turns)
             return load.active_turns + load.queued_turns > 0 and time.monotonic() - began_s < deadline_s
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not await busy():
                 pass
         beside = await gaps_s(chat, busy)
-        await idle(chat, max(1.0, began_s + deadline_s + 1.0 - time.monotonic()))
+        await idle(chat, max(1.0, began_s + deadline_s + 1.0 - time.monotonic()) + 30.0)
         free_s = time.monotonic() - began_s
         turns = iter(range(10))
 
@@ -169,8 +170,11 @@ async def test_promise_07_clients_that_never_read_cost_others_nothing(
     assert len(beside) >= 100
     assert most >= clients * 3 // 4
     assert grown <= 50 * MIB
-    assert free_s <= deadline_s + 1.0
-    assert medians[0] <= medians[1] * (1.1 if clients == 100 else 2.0)  # a short look is a rough one
+    assert in_time(free_s - deadline_s, 1.0)
+    if clients == 100:
+        assert medians[0] <= medians[1] * 1.1
+    else:  # a short look is a rough one
+        assert in_time(medians[0], medians[1] * 2.0)
 
 
 # Promise 8: floods of streams.
@@ -192,7 +196,7 @@ async def test_promise_08_ten_thousand_streams_opened_and_reset_harm_nobody(
             stub = health_pb2_grpc.HealthStub(channel)
             while not over.is_set():
                 asked_s = time.monotonic()
-                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
                 seconds.append(time.monotonic() - asked_s)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
                 await asyncio.sleep(0.02)
@@ -235,7 +239,7 @@ async def test_promise_08_ten_thousand_streams_opened_and_reset_harm_nobody(
         f"asked, p50 {statistics.median(seconds) * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms"
     )
     assert server.process.poll() is None
-    assert p99_s <= 0.1
+    assert in_time(p99_s, 0.1)
 
 
 # Promise 11: more than there is room for.

@@ -25,6 +25,7 @@ from engine.events import Listener, Progress
 from service.app import EXIT_CANNOT_START, EXIT_DRAINED, EXIT_ENGINE_LOST, App
 from service.client import ChatClient, ChatError, Retries, ServerError, UnavailableError
 from service.parts import HANG_CUDA_S, HANG_S, hang_s
+from tests.contention import in_time
 from tests.fakes import FakeEngine, saying
 from tests.service.running import in_flight, quick, until
 from tests.service.test_app import environment
@@ -69,7 +70,7 @@ async def serving(engine: FakeEngine, **changes: Any) -> AsyncIterator[Server]:
     if not run.done():
         app.signal()
         engine.release()
-        await asyncio.wait_for(run, 15)
+        await asyncio.wait_for(run, 30)
 
 
 async def end_of(asking: Any) -> Any:
@@ -85,14 +86,14 @@ async def test_eng_07_a_failed_step_ends_one_turn_and_no_other(error: Exception)
         server.engine.fail(5, error)
         async with ChatClient(server.app.address, retries=ONCE) as chat:
             asked_s = time.monotonic()
-            told = await asyncio.wait_for(end_of(chat.ask("x")), 5)
-            assert time.monotonic() - asked_s <= CLIENTS_KNOW_S
+            told = await asyncio.wait_for(end_of(chat.ask("x")), 30)
+            assert in_time(time.monotonic() - asked_s, CLIENTS_KNOW_S)
             assert isinstance(told, ServerError)
             assert told.reason == "INTERNAL"
             assert (await chat.ask("x")).text == "a long answer"
         assert not server.health_gone.done()
         server.app.signal()
-        assert await asyncio.wait_for(server.exit_code, 15) == EXIT_DRAINED
+        assert await asyncio.wait_for(server.exit_code, 30) == EXIT_DRAINED
 
 
 def lose_device(server: Server) -> None:
@@ -117,13 +118,13 @@ async def test_eng_03_eng_05_a_lost_engine_ends_every_turn_health_and_the_proces
         async with ChatClient(server.app.address, retries=ONCE) as chat:
             broken_s = time.monotonic()
             turns = [asyncio.create_task(end_of(chat.ask(str(n)))) for n in range(5)]  # one plays, four wait
-            ends = await asyncio.wait_for(asyncio.gather(*turns), 10)
-            assert time.monotonic() - broken_s <= after_s + CLIENTS_KNOW_S
+            ends = await asyncio.wait_for(asyncio.gather(*turns), 30)
+            assert in_time(time.monotonic() - broken_s, after_s + CLIENTS_KNOW_S)
             assert all(isinstance(end, UnavailableError) and end.reason == "ENGINE_LOST" for end in ends)
-            assert await asyncio.wait_for(server.health_gone, 5) - broken_s <= after_s + HEALTH_KNOWS_S
+            assert in_time(await asyncio.wait_for(server.health_gone, 30) - broken_s, after_s + HEALTH_KNOWS_S)
             late = await end_of(chat.ask("late"))
             assert isinstance(late, UnavailableError)  # no answer after the fault, from whatever is left
-        assert await asyncio.wait_for(server.exit_code, 5) == EXIT_ENGINE_LOST
+        assert await asyncio.wait_for(server.exit_code, 30) == EXIT_ENGINE_LOST
         server.engine.release()
 
 
@@ -136,7 +137,7 @@ async def test_a_thread_that_dies_without_a_word_is_missed(monkeypatch: pytest.M
             monkeypatch.setattr(type(server.app.worker), "alive", property(lambda _self: False))
             told = await asyncio.wait_for(asking, CLIENTS_KNOW_S)
             assert isinstance(told, UnavailableError)
-        assert await asyncio.wait_for(server.exit_code, 5) == EXIT_ENGINE_LOST
+        assert await asyncio.wait_for(server.exit_code, 30) == EXIT_ENGINE_LOST
         server.engine.release()
 
 
@@ -170,7 +171,7 @@ async def test_a_fault_while_loading_ends_the_process_which_cannot_start(error: 
         assert isinstance(told, UnavailableError)
         assert told.reason == "NOT_READY"
     go_on.set()
-    assert await asyncio.wait_for(run, 5) == EXIT_CANNOT_START
+    assert await asyncio.wait_for(run, 30) == EXIT_CANNOT_START
 
 
 def test_the_watchdog_is_quicker_on_cuda_and_the_operator_has_the_last_word() -> None:
@@ -235,4 +236,4 @@ def test_eng_05_the_process_says_by_its_exit_code_what_happened(tmp_path: Path, 
 
 async def _ask(address: str) -> None:
     async with ChatClient(address, retries=ONCE) as chat:
-        assert isinstance(await asyncio.wait_for(end_of(chat.ask("x")), 5), UnavailableError)
+        assert isinstance(await asyncio.wait_for(end_of(chat.ask("x")), 30), UnavailableError)

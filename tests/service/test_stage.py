@@ -34,6 +34,7 @@ from service.events import (
 from service.mailbox import Happening, Made, Over
 from service.scheduler import Limits
 from service.worker import WorkerState
+from tests.contention import in_time
 from tests.fakes import FakeEngine, FakeTokenizer, echo, endless, ids_of, text_of
 from tests.service.core import LONG, HandClock, finished, ids, running, started, text
 
@@ -72,7 +73,7 @@ async def test_eng_07_a_failing_step_ends_its_turn_and_no_other(error: Exception
         before_s = time.monotonic()
         with pytest.raises(TurnFailedError) as failed:
             await read_into(events, core.conversations.turn(core.request("doomed", session_id="s")))
-        assert time.monotonic() - before_s < 1.0
+        assert in_time(time.monotonic() - before_s, 1.0)
         assert failed.value.__cause__ is error
         assert len(ids(events)) == 5
         assert not any(isinstance(event, Finished) for event in events)
@@ -102,14 +103,14 @@ async def test_eng_08_cancelling_stops_work_within_one_step() -> None:
         before_s = time.monotonic()
         core.engine.release()
         assert finished(await waiting).reason is FinishReason.STOP
-        assert time.monotonic() - before_s < 0.25
+        assert in_time(time.monotonic() - before_s, 0.25)
         await core.idle()
         end = next(end for end in core.ends() if end.request_id == request.request_id)
         assert end.end is TurnEnd.CANCELLED
         assert end.completion_tokens == 5
         assert end.discarded_tokens <= 1
         assert end.cancel_to_idle_s is not None
-        assert end.cancel_to_idle_s < 0.25
+        assert in_time(end.cancel_to_idle_s, 0.25)
         assert core.engine.contexts_open == 0
 
 
@@ -163,7 +164,7 @@ async def test_a_resting_worker_keeps_deadlines_and_its_heart_beats() -> None:
         assert stream.over is not None
         assert stream.over.end is TurnEnd.DEADLINE
         core.worker.release(stream, TurnEnd.DEADLINE)
-        assert core.worker.heartbeat_age_s < 1.5
+        assert in_time(core.worker.heartbeat_age_s, 1.5)
 
 
 async def test_rpc_05_a_slow_reader_is_paused_and_others_go_on() -> None:
@@ -244,7 +245,7 @@ async def test_draining_ends_the_queue_now_and_the_playing_turn_in_its_time() ->
             with pytest.raises(DrainingError):
                 await task
         assert finished(await playing).reason is FinishReason.LENGTH
-        await asyncio.wait_for(core.worker.drained(), 5)
+        await asyncio.wait_for(core.worker.drained(), 30)
 
 
 async def test_what_cannot_end_in_the_grace_ends_as_draining() -> None:
@@ -257,7 +258,7 @@ async def test_what_cannot_end_in_the_grace_ends_as_draining() -> None:
         end = finished(await playing)
         assert end.reason is FinishReason.DRAINING
         assert end.completion_tokens <= 5
-        await asyncio.wait_for(core.worker.drained(), 5)
+        await asyncio.wait_for(core.worker.drained(), 30)
 
 
 async def test_stalls_name_what_a_token_waited_for() -> None:
@@ -314,6 +315,6 @@ async def test_nobody_waits_for_anothers_step_to_hear_of_an_end() -> None:
             core.engine.allow(1)
             assert await asyncio.to_thread(core.engine.wait_for_steps, made.total() + 1)
             made = Counter(number for number, kind in core.engine.played if kind == "decode")
-        assert finished(await asyncio.wait_for(short, 2)).reason is FinishReason.LENGTH  # while the other one is held
+        assert finished(await asyncio.wait_for(short, 30)).reason is FinishReason.LENGTH  # while the other one is held
         other.cancel()
         core.engine.release()

@@ -59,7 +59,7 @@ def client(app: App, key: str | None = None, tls: Tls | None = None) -> ChatClie
 async def refusal(app: App, metadata: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     """Status, text and details, but for the request's own id."""
     async with grpc.aio.insecure_channel(app.address) as channel:
-        call = chat_pb2_grpc.ChatServiceStub(channel).Chat(chat_pb2.ChatRequest(), metadata=tuple(metadata), timeout=5)
+        call = chat_pb2_grpc.ChatServiceStub(channel).Chat(chat_pb2.ChatRequest(), metadata=tuple(metadata), timeout=30)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             async for _ in call:
                 pass
@@ -109,7 +109,7 @@ async def test_what_does_not_exist_needs_a_key_too(tmp_path: Path) -> None:
     async with running(keys=keys_file(tmp_path, alice())) as app, grpc.aio.insecure_channel(app.address) as channel:
         call: Any = channel.unary_unary("/soloist.v1.ChatService/Secret")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call(b"", timeout=5)
+            await call(b"", timeout=30)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -119,7 +119,7 @@ async def services(app: App, key: str | None = None) -> str:
     async with grpc.aio.insecure_channel(app.address) as channel:
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
-            asked, metadata=metadata, timeout=5
+            asked, metadata=metadata, timeout=30
         )
         return str(await call.read())
 
@@ -128,7 +128,7 @@ async def test_health_is_open_and_reflection_where_the_operator_says_so(tmp_path
     keys = keys_file(tmp_path, alice())
     async with running(keys=keys) as app:
         async with grpc.aio.insecure_channel(app.address) as channel:
-            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await services(app)

@@ -29,6 +29,7 @@ from service.events import (
 )
 from service.scheduler import Limits
 from service.worker import Worker, WorkerState
+from tests.contention import in_time
 from tests.fakes import FakeEngine, endless
 from tests.service.core import LONG, Core, finished, running, started
 
@@ -134,7 +135,7 @@ async def kill_and_ask_again(error: BaseException) -> Core:
         for task in (playing, *waiting):
             with pytest.raises(EngineLostError):
                 await task
-        assert time.monotonic() - before_s < 1.0
+        assert in_time(time.monotonic() - before_s, 1.0)
         assert core.worker.state is WorkerState.FAILED
         assert core.fatal == [error]
         for _ in range(3):
@@ -180,7 +181,7 @@ async def test_the_queue_is_bounded_and_refuses_at_once() -> None:
         before_s = time.monotonic()
         with pytest.raises(QueueFullError) as refused:
             await core.play(core.request())
-        assert time.monotonic() - before_s < 0.1
+        assert in_time(time.monotonic() - before_s, 0.1)
         assert refused.value.retry_after_s > 0
         tasks[0].cancel()
         core.engine.release()
@@ -192,7 +193,7 @@ async def test_the_queue_is_bounded_and_refuses_at_once() -> None:
 async def test_draining_an_idle_worker_is_done_at_once() -> None:
     async with running() as core:
         core.worker.drain(grace_s=0.0)
-        await asyncio.wait_for(core.worker.drained(), 1)
+        await asyncio.wait_for(core.worker.drained(), 30)
 
 
 async def test_stopping_ends_every_turn_once() -> None:

@@ -33,7 +33,7 @@ class Terminal:
         """Press keys."""
         os.write(self._master, text if isinstance(text, bytes) else text.encode())
 
-    def expect(self, text: str, timeout_s: float = 20.0) -> str:
+    def expect(self, text: str, timeout_s: float = 60.0) -> str:
         """Wait until `text` is shown after what was expected before; returns all that came in between."""
         wanted = text.encode()
         ends = time.monotonic() + timeout_s
@@ -43,7 +43,7 @@ class Terminal:
         between, self._from = self.seen[self._from : at], at + len(wanted)
         return between.decode(errors="replace")
 
-    def at_prompt(self, prompt: str = "> ", timeout_s: float = 20.0) -> None:
+    def at_prompt(self, prompt: str = "> ", timeout_s: float = 60.0) -> None:
         """Wait until the command shows its prompt and sleeps until a key is pressed.
 
         Between the two it cannot be interrupted at once: Python's readline looks at signals only when one comes while
@@ -56,7 +56,7 @@ class Terminal:
             assert time.monotonic() < ends, "the command never waited for a key"
             os.sched_yield()
 
-    def leave(self, timeout_s: float = 20.0) -> int:
+    def leave(self, timeout_s: float = 60.0) -> int:
         """Wait until the command has ended, reading what it still shows; its exit code."""
         ends = time.monotonic() + timeout_s
         while self._read(ends - time.monotonic()):

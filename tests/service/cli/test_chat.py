@@ -205,7 +205,7 @@ def test_a_reader_who_leaves_ends_the_command_quietly(
     assert process.stdout.read(1) == b"w"
     process.stdout.close()
     engine.release()
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -221,7 +221,7 @@ def test_interrupting_one_answer_ends_the_command_and_the_turn(
     assert process.stdout is not None
     assert process.stdout.read(1) == b"w"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     engine.release()
     assert process.returncode == 130
     assert (out[-1:], err) == (b"\n", b"")
