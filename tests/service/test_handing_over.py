@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -115,3 +116,27 @@ async def test_an_api_that_hangs_keeps_no_turn_and_no_end_waiting(monkeypatch: p
             answer = await asyncio.wait_for(chat.ask("x"), 2)
             assert answer.text == "at once"
             asyncio.get_running_loop().call_later(0.5, api.wakes.set)
+
+
+async def test_a_server_whose_node_goes_while_it_loads_never_becomes_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_open = threading.Event()
+    engine = FakeEngine()
+
+    def open_slowly(listener: Any) -> Any:
+        assert may_open.wait(20)
+        return engine.opener()(listener)
+
+    async with kube_api() as api:
+        monkeypatch.setattr("service.ops.kubernetes.in_cluster", lambda: configuration(api))
+        app = App(quick(**IN_A_POD), open_slowly)
+        await app.start()
+        run = asyncio.create_task(app.run())
+        await api.change_node(taints=[TAINT], deleted=True)
+        await until(lambda: app.health.state is Readiness.DRAINING)
+        may_open.set()
+        await app.ready()
+        assert app.health.state is Readiness.DRAINING
+        assert (await says_yes(app, Question.LIVENESS), await says_yes(app, Question.READINESS)) == (True, False)
+        assert not run.done(), "it would be started again there"
+        app.signal()
+        assert await asyncio.wait_for(run, 5) == EXIT_DRAINED
