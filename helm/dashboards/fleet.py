@@ -20,7 +20,7 @@ from helm.dashboards.panels import (
     graph,
     pods,
 )
-from helm.dashboards.promql import IN_NAMESPACE, grown, quantile, rate, series, total
+from helm.dashboards.promql import IN_NAMESPACE, grown, quantile, rate, series, share, total
 from helm.dashboards.steps import bandwidth_share, replayed, step_seconds
 
 POD = ("namespace", "pod")
@@ -60,8 +60,8 @@ def cache() -> Row:
 
 def life() -> Row:
     """Pods that start, serve and leave."""
-    loaded = total(series("soloist_load_bytes", chosen=IN_NAMESPACE), "pod")
-    in_all = total(series("soloist_load_total_bytes", chosen=IN_NAMESPACE), "pod")
+    loaded = total(series("soloist_load_bytes", chosen=IN_NAMESPACE), "pod", "phase")
+    in_all = total(series("soloist_load_total_bytes", chosen=IN_NAMESPACE), "pod", "phase")
     return Row(
         "Pods that come and go",
         (
@@ -82,10 +82,11 @@ def life() -> Row:
             ),
             graph(
                 "Loaded part of the model",
-                "Of each pod's weights, the ten least. Normal: rises to 1 within minutes. Flat below 1: the store is "
-                "slow or gone; the log has the pod's last progress.",
+                "Of each pod's weights, the ten least: onto the device, and before that, for a model of a bucket, "
+                "into the node's cache. Normal: rises to 1 within minutes. Flat below 1: the store is slow or gone; "
+                "the log has the pod's last progress.",
                 SHARE,
-                [Query(f"bottomk(10, {loaded} / clamp_min({in_all}, 1))", "{{pod}}")],
+                [Query(f"bottomk(10, {share(loaded, in_all)})", "{{pod}} {{phase}}")],
             ),
             bars(
                 "Start by phase, slowest pod",

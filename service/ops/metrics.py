@@ -199,14 +199,17 @@ class Metrics:
         self._readiness = self._gauge("soloist_readiness", "1 for the state that holds, 0 for the others.", ("state",))
         self._drains = self._counter("soloist_drains", "Times that the server began to leave, by why.", ("cause",))
         self._start_s = self._gauge("soloist_start_seconds", "How long each part of the start took.", ("phase",))
-        self._load_bytes = self._gauge("soloist_load_bytes", "Bytes of the model that are loaded.")
-        self._load_total_bytes = self._gauge("soloist_load_total_bytes", "Bytes of the model in all.")
+        self._load_bytes = self._gauge("soloist_load_bytes", "Bytes of the model that are there.", ("phase",))
+        self._load_total_bytes = self._gauge("soloist_load_total_bytes", "Of so many in all.", ("phase",))
         self._cluster = self._counter(
             "soloist_kubernetes_requests", "Requests to the Kubernetes API.", ("operation", "outcome")
         )
         self.move_readiness(Readiness.LOADING)
         for cause in DrainCause:
             self._drains.labels(cause.value)
+        for moved in (StartPhase.DOWNLOAD, StartPhase.LOAD):
+            self._load_bytes.labels(moved.value)
+            self._load_total_bytes.labels(moved.value)
         for phase in StartPhase:
             self._start_s.labels(phase.value).set_function(partial(start.seconds, phase))
         for operation in ClusterCall:
@@ -281,8 +284,8 @@ class Metrics:
             case Progress():
                 self._start.progress(event)
                 if event.unit == "bytes":
-                    self._load_bytes.set(event.done)
-                    self._load_total_bytes.set(event.total)
+                    self._load_bytes.labels(event.phase).set(event.done)
+                    self._load_total_bytes.labels(event.phase).set(event.total)
             case SelfChecked():
                 self._checks.labels("sound" if event.sound else "mismatch").inc()
             case PrefillDone():

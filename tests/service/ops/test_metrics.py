@@ -274,10 +274,11 @@ def test_a_start_is_shown_while_it_lasts() -> None:
 
     assert value(metrics, "soloist_start_seconds", phase="open") == 2.0
     assert value(metrics, "soloist_start_seconds", phase="load") == 1.0
-    assert value(metrics, "soloist_load_bytes") == 30
-    assert value(metrics, "soloist_load_total_bytes") == 120
+    assert value(metrics, "soloist_load_bytes", phase="load") == 30
+    assert value(metrics, "soloist_load_total_bytes", phase="load") == 120
+    assert value(metrics, "soloist_load_total_bytes", phase="download") == 0
     metrics.engine_event(Progress("capture", 1, 5, "graphs"))
-    assert value(metrics, "soloist_load_total_bytes") == 120
+    assert value(metrics, "soloist_load_total_bytes", phase="load") == 120
 
 
 def test_the_bandwidth_share_has_both_sides_or_says_0() -> None:
