@@ -24,9 +24,9 @@ FLAGS = (
 PATIENCE_MS = 20_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(require_tool: Callable[[str], str]) -> Iterator[Browser]:
-    """Debian's Chromium, headless."""
+    """Debian's Chromium, headless. Not for the whole run: while Playwright is open no other event loop can run here."""
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
