@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as build
@@ -58,9 +59,11 @@ class Page:
             page = page.with_variable(chooser)
         for mark in variables.marks():
             page = page.annotation(mark)
+        ids = count(1)  # links to a panel are by its id
         for row in self.rows:
-            page = page.with_row(build.Row(row.title))
+            page = page.with_row(build.Row(row.title).id(next(ids)))
             for panel in row.panels:
+                panel.id(next(ids))
                 page = page.with_panel(panel if row.width is None else panel.span(row.width))
         written: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(page.build()))
         for mark in written["annotations"]["list"]:

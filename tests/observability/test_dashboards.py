@@ -71,6 +71,8 @@ def test_panels_lie_beside_each_other_and_have_ids_of_their_own(path: Path) -> N
         cells |= mine
     titles = [panel["title"] for panel in panels(page)]
     assert len(titles) == len(set(titles))
+    ids = [panel["id"] for panel in page["panels"]]
+    assert len(ids) == len(set(ids))
 
 
 def test_the_files_are_what_the_generator_says() -> None:
