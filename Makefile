@@ -32,12 +32,16 @@ demo: $(VENV)/.run
 	$(BIN)/soloist demo
 
 ## make test       the checks, then every test that needs no GPU
-test: check node-client aws-emulator checkov
-	$(BIN)/pytest
+test: setup check
+	$(BIN)/pytest $(WORKERS)
+
+# All environments that tests and checks use. They do not depend on each other: `make -j4 setup` makes them side by side.
+.PHONY: setup
+setup: $(VENV)/.dev $(PROTOC_ENV)/.stamp tools node-client aws-emulator checkov
 
 ## make test-all   the same, with the long form of the long tests
-test-all: check node-client aws-emulator checkov
-	$(BIN)/pytest -m "not gpu"
+test-all: setup check
+	$(BIN)/pytest -m "not gpu"  # one after the other: the long forms measure
 
 ## make gpu-test   the tests that need a CUDA device
 gpu-test: $(VENV)/.dev
