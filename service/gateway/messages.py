@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from service.client import Message, Role
 from service.gateway.errors import wrong
-from service.gateway.fields import Field, Use, items, only, read_fields, record, text
+from service.gateway.fields import Field, Use, anything, items, only, read_fields, record, text
 
 _NO_TOOLS = "calls of tools are not served"
 ROLES: Final[dict[str, Role]] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

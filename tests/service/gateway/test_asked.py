@@ -109,7 +109,7 @@ def test_messages_of_every_role_and_text_parts() -> None:
             # As OpenAI's client writes an answer back, with the fields that are null.
             {
                 "role": "assistant", "content": "Hi", "refusal": None, "tool_calls": None, "audio": None,
-                "function_call": None, "annotations": [],
+                "function_call": None, "annotations": [], "parsed": {"a": 1},
             },
             {"role": "user", "content": "And now?"},
         ]
