@@ -46,8 +46,12 @@ resource "aws_eks_addon" "agent" {
   addon_name    = "amazon-cloudwatch-observability"
   addon_version = var.gpu_metrics_addon_version == "" ? null : var.gpu_metrics_addon_version
 
-  # What pods log is the cluster's matter, and would be billed by the gigabyte.
-  configuration_values = jsonencode({ containerLogs = { enabled = false } })
+  configuration_values = jsonencode({
+    # What pods log is the cluster's matter, and would be billed by the gigabyte.
+    containerLogs = { enabled = false }
+    # By itself the add-on puts its instrumentation into every Python pod that starts, ours included.
+    manager = { applicationSignals = { autoMonitor = { monitorAllServices = false } } }
+  })
 
   resolve_conflicts_on_create = "OVERWRITE"
   resolve_conflicts_on_update = "OVERWRITE"

@@ -1,8 +1,8 @@
 # What is around the cluster: models, images, the rights of the pods, and a bill that nobody has to fear. By subject:
 # models.tf, images.tf, pod_identity.tf, spending.tf, gpu_metrics.tf, night.tf.
 #
-# The cluster is known by its name alone. So this root plans before there is a cluster; where the other root's state lies
-# is nobody's business here. Whoever wants it read from there passes it on: see docs/terraform.md.
+# The cluster is known by its name alone. So this root plans before there is a cluster, and where the other root's state
+# lies is none of its business.
 
 provider "aws" {
   region = var.region

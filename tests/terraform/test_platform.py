@@ -165,7 +165,10 @@ def test_idle_gpus_ring_and_an_empty_cluster_does_not(applied: Applied) -> None:
         f"SELECT MAX(node_gpu_utilization) FROM \"ContainerInsights\" WHERE ClusterName = '{CLUSTER}'"
     )
     agent = applied.client("eks").describe_addon(clusterName=CLUSTER, addonName="amazon-cloudwatch-observability")
-    assert json.loads(agent["addon"]["configurationValues"]) == {"containerLogs": {"enabled": False}}
+    assert json.loads(agent["addon"]["configurationValues"]) == {
+        "containerLogs": {"enabled": False},
+        "manager": {"applicationSignals": {"autoMonitor": {"monitorAllServices": False}}},
+    }
     (listed,) = applied.client("eks").list_pod_identity_associations(
         clusterName=CLUSTER, namespace="amazon-cloudwatch"
     )["associations"]

@@ -92,10 +92,11 @@ run "apply" {
     condition = (
       one(aws_eks_addon.agent).addon_name == "amazon-cloudwatch-observability" && one(aws_eks_addon.agent).cluster_name == "cuda-graph-inference"
       && !jsondecode(one(aws_eks_addon.agent).configuration_values).containerLogs.enabled
+      && !jsondecode(one(aws_eks_addon.agent).configuration_values).manager.applicationSignals.autoMonitor.monitorAllServices
       && one(aws_eks_pod_identity_association.agent).service_account == "cloudwatch-agent"
       && endswith(one(aws_iam_role_policy_attachment.agent).policy_arn, "/CloudWatchAgentServerPolicy")
     )
-    error_message = "The agent must be there with its role, and send no pods' logs."
+    error_message = "The agent must be there with its role, send no pods' logs, and put nothing into pods."
   }
 
   assert {
