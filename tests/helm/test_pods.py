@@ -85,6 +85,7 @@ def test_promise_12_what_a_pod_needs_to_leave_fits_its_grace_and_a_spot_notice(v
 def test_promise_12_the_grace_period_follows_the_settings(settings: dict[str, float], pre_stop_s: int) -> None:
     pod = server_pod(render({"settings": settings, "shutdown": {"preStopSeconds": pre_stop_s}}))
     needed_s = pre_stop_s + DrainTimes(**settings).total_s
+    assert pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] == pre_stop_s
     assert needed_s <= pod["terminationGracePeriodSeconds"] < needed_s + 2
 
 
