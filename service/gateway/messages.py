@@ -44,8 +44,9 @@ MESSAGE_FIELDS: Final = (
     Field("refusal", Use.REFUSED, only(because="a refusal cannot be told from an answer here; send it as `content`")),
     Field("audio", Use.REFUSED, only(because="only text is served")),
     Field(
-        "annotations", Use.NO_EFFECT, only([], because="only text is served"), "as answers of OpenAI's carry it: empty"
+        "annotations", Use.NO_EFFECT, only([], because="only text is served"), "empty, as OpenAI's clients send it back"
     ),
+    Field("parsed", Use.NO_EFFECT, anything, "as OpenAI's clients send it back, beside `content`"),
 )
 
 
