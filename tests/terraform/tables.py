@@ -10,12 +10,13 @@ from terraform.bootstrap.charts import RELEASES
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "terraform" / "cluster"
+PLATFORM = ROOT / "terraform" / "platform"
 
 _BLOCK = r'(?ms)^{kind} "(\w+)" \{{\n(.*?)^\}}'
 
 
-def _blocks(file: str, kind: str) -> list[tuple[str, str]]:
-    return re.findall(_BLOCK.format(kind=kind), (CLUSTER / file).read_text(encoding="utf-8"))
+def _blocks(file: Path, kind: str) -> list[tuple[str, str]]:
+    return re.findall(_BLOCK.format(kind=kind), file.read_text(encoding="utf-8"))
 
 
 def _description(body: str) -> str:
@@ -24,18 +25,18 @@ def _description(body: str) -> str:
     return found[1].replace('\\"', '"').replace("|", "\\|")
 
 
-def inputs() -> str:
-    """Each variable of terraform/cluster, its default and what it says of itself."""
+def inputs(root: Path = CLUSTER) -> str:
+    """Each variable of a root, its default and what it says of itself."""
     lines = ["| input | default | |", "|---|---|---|"]
-    for name, body in _blocks("variables.tf", "variable"):
+    for name, body in _blocks(root / "variables.tf", "variable"):
         default = re.search(r"(?m)^  default +=[ ](.*)$", body)
         lines.append(f"| `{name}` | {f'`{default[1]}`' if default else 'required'} | {_description(body)} |")
     return "\n".join(lines)
 
 
-def outputs() -> str:
-    """Each output of terraform/cluster and what it says of itself."""
-    rows = [f"| `{name}` | {_description(body)} |" for name, body in _blocks("outputs.tf", "output")]
+def outputs(root: Path = CLUSTER) -> str:
+    """Each output of a root and what it says of itself."""
+    rows = [f"| `{name}` | {_description(body)} |" for name, body in _blocks(root / "outputs.tf", "output")]
     return "\n".join(["| output | |", "|---|---|", *rows])
 
 
@@ -45,8 +46,14 @@ def releases() -> str:
     return "\n".join(["| release | namespace | version |", "|---|---|---|", *rows])
 
 
-TABLES: dict[str, Callable[[], str]] = {"inputs": inputs, "outputs": outputs, "releases": releases}
-PAGES = (CLUSTER / "README.md", ROOT / "docs" / "terraform.md")
+TABLES: dict[str, Callable[[], str]] = {
+    "inputs": inputs,
+    "outputs": outputs,
+    "releases": releases,
+    "platform-inputs": lambda: inputs(PLATFORM),
+    "platform-outputs": lambda: outputs(PLATFORM),
+}
+PAGES = (CLUSTER / "README.md", PLATFORM / "README.md", ROOT / "docs" / "terraform.md")
 
 
 def with_tables(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,9 @@ def test_the_cluster_is_what_the_idle_table_counts(name: str, terraform: str, tm
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_platform_is_what_the_idle_table_counts(name: str, terraform: str, tmp_path: Path) -> None:
+def test_inf_10_the_platform_plans_from_nothing_and_is_what_the_idle_table_counts(
+    name: str, terraform: str, tmp_path: Path
+) -> None:
     units = {part.item: part.units(name) for part in PARTS}
     counts = {
         "length(aws_cloudwatch_metric_alarm.idle_gpu)": units["cloudwatch_alarm_month"],
@@ -137,3 +141,25 @@ def test_a_node_s_disk_is_the_one_that_is_counted() -> None:
     values = yaml.safe_load((NODES_CHART / "values.yaml").read_text())
     assert values["nodeClass"]["rootVolume"]["size"] == f"{NODE_DISK_GB}Gi"
     assert values["nodeClass"]["rootVolume"]["type"] == "gp3"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_of_the_page_names_what_is_there(name: str) -> None:
+    commands = re.findall(r"(?m)^\$ (.*(?:\\\n.*)*)", (EXAMPLES / "README.md").read_text().replace("EXAMPLE", name))
+    assert len(commands) == 6
+    made = set()
+    for command in commands:
+        words = shlex.split(command.replace("\\\n", " "))
+        folder = TERRAFORM.parent
+        if words[0] == "terraform":
+            folder /= words[1].removeprefix("-chdir=")
+            assert (folder / "versions.tf").exists()
+        if ">" in words:
+            made.add(words[-1])
+            assert f'output "{words[words.index("-json") + 1]}"' in (folder / "outputs.tf").read_text()
+        for word in words:
+            path = word.removeprefix("-var-file=")
+            if path.endswith((".tfvars", ".yaml")) or path.startswith("helm/"):
+                assert (folder / path).exists(), path
+            elif path.endswith(".json") and ">" not in words:
+                assert path in made
