@@ -145,7 +145,7 @@ def test_a_node_s_disk_is_the_one_that_is_counted() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_of_the_page_names_what_is_there(name: str) -> None:
-    commands = re.findall(r"(?m)^\$ (.*(?:\\\n.*)*)", (EXAMPLES / "README.md").read_text().replace("EXAMPLE", name))
+    commands = re.findall(r"(?m)^\$ ((?:.*\\\n)*.*)", (EXAMPLES / "README.md").read_text().replace("EXAMPLE", name))
     assert len(commands) == 6
     made = set()
     for command in commands:
