@@ -27,6 +27,7 @@ INVALID: Final = "invalid_request_error"
 FAILED: Final = "server_error"
 RESUME_HEADER: Final = "Last-Event-ID"
 _SOON_S: Final = 2.0  # when a server that said nothing of it may be there again
+_LONGEST_MESSAGE, _LONGEST_PARAM = 600, 120  # characters: they may quote what was sent
 _NO_SERVER = "no server of the model can be reached; ask again"
 
 
@@ -53,10 +54,10 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = _clipped(message, _LONGEST_MESSAGE)
         self.kind = kind
         self.code = code
-        self.param = param
+        self.param = None if param is None else _clipped(param, _LONGEST_PARAM)
         self.retry_after_s = retry_after_s
         self.request_id = request_id
 
@@ -85,6 +86,10 @@ class ApiError(Exception):
 def wrong(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """A field that is not what it must be: 400, with its name."""
     return ApiError(400, f"{param}: {message}", code=code, param=param)
+
+
+def _clipped(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
 from service.gateway.errors import ApiError, wrong
+
+_LONGEST_NAME: Final = 64
 
 Read = Callable[[str, Any], Any]
 
@@ -58,12 +60,17 @@ def read_fields(given: Mapping[str, Any], table: Collection[Field], place: str =
     for name, value in given.items():
         path = f"{place}.{name}" if place else name
         if name not in known:
-            near = difflib.get_close_matches(name, [e.name for e in table if e.use is not Use.REFUSED], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = nearest(name, [entry.name for entry in table if entry.use is not Use.REFUSED])
             raise wrong(path, f"is no field of this request{hint}", "unknown_parameter")
         if value is not None:
             values[name] = known[name].read(path, value)
     return values
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, or nothing. A long word is like none of ours, and to compare it would take long."""
+    close = difflib.get_close_matches(word, known, n=1) if len(word) <= _LONGEST_NAME else []
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def text(path: str, value: Any) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Final
 
 from service.client import Message, Role
 from service.gateway.errors import wrong
-from service.gateway.fields import Field, Use, anything, items, only, read_fields, record, text
+from service.gateway.fields import Field, Use, anything, items, nearest, only, read_fields, record, text
 
 _NO_TOOLS = "calls of tools are not served"
 ROLES: Final[dict[str, Role]] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -67,9 +66,7 @@ def _message(path: str, value: Any) -> Message:
     values = read_fields(given, MESSAGE_FIELDS, path)
     role = values.get("role")
     if role not in ROLES:
-        near = difflib.get_close_matches(str(role), ROLES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise wrong(f"{path}.role", f"must be one of {', '.join(ROLES)}; got {role!r}{hint}")
+        raise wrong(f"{path}.role", f"must be one of {', '.join(ROLES)}; got {role!r}{nearest(str(role), ROLES)}")
     if "content" not in values:
         raise wrong(f"{path}.content", "is missing: a string or text parts", "missing_required_parameter")
     return Message(ROLES[role], values["content"], values.get("name", ""))
