@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from helm import generate, server_settings, values_comments
+from tests.helm.cel_rules import broken_rules
 from tests.helm.rendering import CHART, RenderError, ci_files, helm, of_kind, parse, render, the
 from tests.helm.validation import VERSIONS, core_kind, faults
 from tests.project.tree import ROOT
@@ -80,6 +81,14 @@ def everything() -> dict[str, object]:
         "serviceAccount": {"annotations": {"a": "b"}},
         "service": {"listenHost": "[::]", "annotations": {"a": "b"}},
     }
+
+
+@pytest.mark.parametrize("values", [*ci_files(), None], ids=lambda path: path.stem if path else "everything")
+def test_custom_resources_keep_the_rules_of_their_definitions(values: Path | None) -> None:
+    documents = render(files=[values]) if values else render(everything())
+    # Prometheus' definitions have none, and that of GRPCRoute is not here.
+    custom = [d for d in documents if d["kind"] in ("ScaledObject", "InferencePool")]
+    assert not broken_rules(custom)
 
 
 def test_validation_is_that_of_kubernetes_validate() -> None:
