@@ -30,7 +30,10 @@ def test_an_import_brings_only_what_it_needs(module: str, absent: list[str]) -> 
     assert not set(absent) & set(json.loads(done.stdout))
 
 
-def test_opening_an_engine_does_not_import_transformers() -> None:
-    code = "import sys, engine.engine; sys.exit('transformers' in sys.modules)"
+def test_opening_an_engine_imports_neither_transformers_nor_what_buckets_need() -> None:
+    code = (
+        "import sys, engine.engine; "
+        "sys.exit(bool({'transformers', 'boto3', 'botocore', 'runai_model_streamer'} & sys.modules.keys()))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -205,12 +205,12 @@ print((kib("VmHWM") - before) * 1024)
 
 
 def test_memory_stays_under_the_cap(tmp_path: Path, bucket: Bucket) -> None:
-    sizes = Sizes(layers=8, width=512, heads=8, kv_heads=2, head_dim=64, ffn_width=2048)
+    sizes = Sizes(layers=6, width=512, heads=8, kv_heads=2, head_dim=64, ffn_width=2048)
     folder = write_tiny_folder(tmp_path / "large", sizes=sizes, shards=2)
     total = sum(path.stat().st_size for path in folder.iterdir())
     small = bucket.upload(write_tiny_folder(tmp_path / "tiny"), "tiny")
     large = bucket.upload(folder, "large", sums=True)
-    buffer_bytes = 24 << 20
+    buffer_bytes = 16 << 20
     assert total > 4 * buffer_bytes
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
@@ -219,11 +219,3 @@ def test_memory_stays_under_the_cap(tmp_path: Path, bucket: Bucket) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) < buffer_bytes + (64 << 20)  # what the native client and the allocator keep
-
-
-def test_nobody_else_waits_for_the_libraries_of_buckets() -> None:
-    program = (
-        "import sys, engine.engine; print(sorted({'boto3', 'botocore', 'runai_model_streamer'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
