@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,56 +29,50 @@ FACTS: dict[str, Any] = {
 }
 NODES_FACTS = {"clusterName": CLUSTER, "nodeRole": f"{CLUSTER}-karpenter-node", "tags": {"environment": "dev"}}
 
-# A plan on mocks, with what is to be seen in it as assertions.
-PLAN = """\
-mock_provider "aws" {
-  source = "./tests/mocks"
-}
 
-run "example" {
-  command = plan
-"""
+def test_the_clusters_are_what_the_idle_table_counts(terraform: str, tmp_path: Path) -> None:
+    def counts(units: dict[str, float], _: str) -> dict[str, float]:
+        nodes = "one(aws_eks_node_group.system.scaling_config).desired_size"
+        return {
+            "length(aws_nat_gateway.this)": units["nat_gateway_hour"] / HOURS_PER_MONTH,
+            "length(aws_eip.nat)": units["public_ipv4_hour"] / HOURS_PER_MONTH,
+            "length(aws_vpc_endpoint.interface)": 0,
+            nodes: units["system_node_hour"] / HOURS_PER_MONTH,
+            f"{nodes} * var.system_node_disk_gib": units["gp3_gb_month"],
+            "length(aws_kms_key.cluster[*])": units["kms_key_month"],
+        }
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_cluster_is_what_the_idle_table_counts(name: str, terraform: str, tmp_path: Path) -> None:
-    units = {part.item: part.units(name) for part in PARTS}
-    counts = {
-        "length(aws_nat_gateway.this)": units["nat_gateway_hour"] / HOURS_PER_MONTH,
-        "length(aws_eip.nat)": units["public_ipv4_hour"] / HOURS_PER_MONTH,
-        "length(aws_vpc_endpoint.interface)": 0,
-        "one(aws_eks_node_group.system.scaling_config).desired_size": units["system_node_hour"] / HOURS_PER_MONTH,
-        "one(aws_eks_node_group.system.scaling_config).desired_size * var.system_node_disk_gib": units["gp3_gb_month"],
-        "length(aws_kms_key.cluster[*])": units["kms_key_month"],
-    }
-    _plan(terraform, tmp_path, "cluster", name, counts)
+    _plan(terraform, tmp_path, "cluster", counts)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_inf_10_the_platform_plans_from_nothing_and_is_what_the_idle_table_counts(
-    name: str, terraform: str, tmp_path: Path
+def test_inf_10_the_platforms_plan_from_nothing_and_are_what_the_idle_table_counts(
+    terraform: str, tmp_path: Path
 ) -> None:
-    units = {part.item: part.units(name) for part in PARTS}
-    counts = {
-        "length(aws_cloudwatch_metric_alarm.idle_gpu)": units["cloudwatch_alarm_month"],
-        "length(aws_cloudwatch_dashboard.gpus[*])": units["cloudwatch_dashboard_month"],
-        "length(aws_scheduler_schedule.night)": 1 if name == "dev" else 0,
-        "(aws_s3_bucket.models.force_destroy ? 1 : 0)": 1 if name == "dev" else 0,
-        "length(aws_ce_anomaly_subscription.alerts)": 1,
-    }
-    _plan(terraform, tmp_path, "platform", name, counts)
+    def counts(units: dict[str, float], name: str) -> dict[str, float]:
+        return {
+            "length(aws_cloudwatch_metric_alarm.idle_gpu)": units["cloudwatch_alarm_month"],
+            "length(aws_cloudwatch_dashboard.gpus[*])": units["cloudwatch_dashboard_month"],
+            "length(aws_scheduler_schedule.night)": 1 if name == "dev" else 0,
+            "(aws_s3_bucket.models.force_destroy ? 1 : 0)": 1 if name == "dev" else 0,
+            "length(aws_ce_anomaly_subscription.alerts)": 1,
+        }
+
+    _plan(terraform, tmp_path, "platform", counts)
 
 
-def _plan(terraform: str, folder: Path, root: str, example: str, counts: dict[str, float]) -> None:
-    """Plan `root` with the example's variables and hold each expression to its number."""
+def _plan(terraform: str, folder: Path, root: str, counts: Callable[[dict[str, float], str], dict[str, float]]) -> None:
+    """Plan `root` on mocks with the variables of each example, and hold each expression to its number."""
+    lines = ['mock_provider "aws" {', '  source = "./tests/mocks"', "}"]
+    for name in NAMES:
+        variables = (EXAMPLES / name / f"{root}.tfvars").read_text(encoding="utf-8")
+        lines += [f'run "{name}" {{', "command = plan", "variables {", variables, "}"]
+        units = {part.item: part.units(name) for part in PARTS}
+        for expression, number in counts(units, name).items():
+            lines += ["assert {", f"condition = {expression} == {number:g}", f'error_message = "{expression}"', "}"]
+        lines += ["}"]
     copied = copy_root(terraform, root, folder)
-    asserts = "".join(
-        f'  assert {{\n    condition     = {expression} == {number:g}\n    error_message = "{expression}"\n  }}\n'
-        for expression, number in counts.items()
-    )
-    (copied.folder / "tests" / "example.tftest.hcl").write_text(f"{PLAN}{asserts}}}\n", encoding="utf-8")
-    variables = f"-var-file=../examples/{example}/{root}.tfvars"
-    copied.run("test", "-no-color", "-filter=tests/example.tftest.hcl", variables)
+    (copied.folder / "tests" / "examples.tftest.hcl").write_text("\n".join(lines), encoding="utf-8")
+    copied.run("test", "-no-color", "-filter=tests/examples.tftest.hcl")
 
 
 @pytest.mark.parametrize("name", NAMES)
