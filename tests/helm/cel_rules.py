@@ -81,8 +81,11 @@ def _split(text: str, separator: str) -> celtypes.ListType:
 @functools.cache
 def _schemas() -> dict[tuple[str, str], Any]:
     found: dict[tuple[str, str], Any] = {}
-    for file in sorted(CRDS.glob("karpenter*.yaml")):
-        spec = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["spec"]
+    for file in sorted(CRDS.glob("*.yaml")):
+        definition = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        if definition.get("kind") != "CustomResourceDefinition":
+            continue
+        spec = definition["spec"]
         for version in spec["versions"]:
             found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = version["schema"]["openAPIV3Schema"]
     return found
