@@ -18,6 +18,9 @@ from tests.helm.rendering import NODES_CHART, of_kind, render, server_pod, the
 from tests.helm.validation import faults
 from tests.terraform.roots import TERRAFORM, copy_root
 
+# Terraform starts a provider for each root, which takes most of a minute on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 EXAMPLES = TERRAFORM / "examples"
 NAMES = ("dev", "production")
 CLUSTER = "cuda-graph-inference"
