@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -168,6 +171,42 @@ def test_what_a_bucket_refuses_is_one_sentence(tmp_path: Path, bucket: Bucket, m
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     assert "there are no credentials" in refusal(bucket, model)
+
+
+def test_credentials_come_from_the_pods_identity(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_folder(tmp_path / "tiny")
+    model = bucket.upload(folder, "tiny")
+    token = tmp_path / "token"
+    token.write_text("of this pod")
+    shown: list[str | None] = []
+
+    class Agent(BaseHTTPRequestHandler):
+        """What EKS runs on each node: temporary keys for a pod's token."""
+
+        def do_GET(self) -> None:
+            shown.append(self.headers.get("Authorization"))
+            keys = {"AccessKeyId": bucket.account.account_id, "SecretAccessKey": "test", "Token": "session"}
+            body = json.dumps(keys | {"Expiration": "2099-01-01T00:00:00Z"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with HTTPServer(("127.0.0.1", 0), Agent) as agent:
+        thread = threading.Thread(target=agent.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{agent.server_port}/v1/credentials")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
+        try:
+            assert_same(open_checkpoint(model, None, bucket.options()), open_checkpoint(str(folder)))
+        finally:
+            agent.shutdown()
+            thread.join()
+    assert set(shown) == {"of this pod"}
 
 
 def test_a_model_that_is_not_native_asks_for_a_cache(tmp_path: Path, bucket: Bucket) -> None:
