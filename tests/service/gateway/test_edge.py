@@ -188,14 +188,14 @@ async def test_the_page_comes_with_a_policy_and_can_be_left_out() -> None:
     async with running() as app:
         async with gateway(app.address) as gate:
             page = await gate.web.get("/")
-            parts = [await gate.web.get(path) for path in ("/page.js", "/page.css", "/icon.svg")]
+            parts = [await gate.web.get(path) for path in ("/page.js", "/stream.js", "/page.css", "/icon.svg")]
         async with gateway(app.address, page=False) as gate:
             assert (await gate.web.get("/")).status_code == 404
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in page.text.replace("/v1/", "")
-    assert [part.status_code for part in parts] == [200, 200, 200]
+    assert [part.status_code for part in parts] == [200] * 4
     assert {part.headers["x-content-type-options"] for part in (page, *parts)} == {"nosniff"}
     assert "innerHTML" not in parts[0].text
 
