@@ -144,8 +144,8 @@ class KubernetesApi:
             since = {} if version is None else {"resource_version": version}
             answer = self._core.list_node(
                 field_selector=f"metadata.name={self.pod.node}",
-                watch="true",  # the package would write `True`, which not every proxy and stand-in understands
-                allow_watch_bookmarks="true",
+                watch=True,
+                allow_watch_bookmarks=True,
                 timeout_seconds=_WATCH_S,
                 _preload_content=False,
                 _request_timeout=(REQUEST_TIMEOUT_S[0], _WATCH_QUIET_S),

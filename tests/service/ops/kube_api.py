@@ -56,6 +56,12 @@ class KubeApi(kmock.KubernetesEmulator):
             self.objects["v1/nodes", None, name] = {"metadata": {"name": name, "resourceVersion": "100"}, "spec": {}}
         self.resources["events.k8s.io/v1/events"] = kmock.ResourceInfo(kind="Event", namespaced=True)
 
+    async def __call__(self, raw_request: aiohttp.web.BaseRequest) -> aiohttp.web.StreamResponse:
+        # Some versions of the client write `True`, which Kubernetes takes, and kmock does not.
+        if raw_request.query.get("watch") == "True":
+            raw_request = raw_request.clone(rel_url=raw_request.rel_url.update_query(watch="true"))
+        return await super().__call__(raw_request)
+
     async def _handle(self, request: kmock.Request) -> aiohttp.web.StreamResponse:
         if _KARPENTER not in request.headers:
             self.asked.append(request)
