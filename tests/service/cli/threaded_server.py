@@ -11,7 +11,7 @@ from service.app import App, EngineFactory
 from service.settings import Settings
 from tests.fakes import FakeEngine
 
-READY_WITHIN_S = 20.0
+READY_WITHIN_S = 60.0
 
 
 class ThreadedServer:
