@@ -123,6 +123,7 @@ AGENT = {("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)}
         ),
         (over(ALONE, {"settings": {"traces": "http://collector:4318"}}), {("anybody", 4318)}),
         (over(ALONE, {"settings": {"traces": "http://collector"}}), {("anybody", 4317)}),
+        (over(ALONE, {"settings": {"traces": "http://collector.tracing.svc:4319/"}}), {("anybody", 4319)}),
     ],
 )
 def test_promise_20_the_server_reaches_what_its_values_name(

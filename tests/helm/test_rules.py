@@ -40,6 +40,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"probes": {"startup": {"budgetSeconds": 599}}},
         "probes.startup.budgetSeconds is 599: on a GPU loading and capturing may take 600 s and more",
     ),
+    (
+        {"settings": {"max_active_turns": 3, "slots": 2}},
+        "settings.max_active_turns is 3 and settings.slots 2: a turn needs a slot",
+    ),
+    (
+        {"settings": {"do_not_disrupt_s": 0.5}, "kubernetes": {"enabled": False}},
+        "settings.do_not_disrupt_s needs kubernetes.enabled: it is the cluster's API that holds Karpenter off",
+    ),
+    ({"settings": {"traces": "collector"}}, "settings.traces is collector: it must be http://HOST:PORT"),
+    ({"settings": {"traces": "http://a:1/v1/traces"}}, "settings.traces is http://a:1/v1/traces: it must be"),
     ({"route": {"enabled": True}}, "route.parentRefs is empty: name the gateway"),
     ({"inferencePool": {"enabled": True}}, "inferencePool.endpointPicker.name is empty"),
     (

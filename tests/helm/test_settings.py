@@ -13,7 +13,7 @@ import pytest
 from service.__main__ import _parser
 from service.keys import read_keys
 from service.settings import Settings, load_gateway_settings, load_settings
-from tests.helm.leaves import over
+from tests.helm.leaves import another, leaves, over
 from tests.helm.rendering import Document, ci_files, pod_specs, render, server, settings_file, the
 from tests.helm.test_chart import everything
 
@@ -43,6 +43,17 @@ def test_the_server_takes_what_the_chart_gives_it(values: Path | None, tmp_path:
     assert {name: str(listen).rpartition(":")[2] for name, listen in listens.items()} == ports
     assert settings.kubernetes is any(d["kind"] == "ClusterRole" for d in documents)
     assert settings.engine.device == ("cuda" if "nvidia.com/gpu" in server(documents)["resources"]["limits"] else "cpu")
+
+
+def test_the_server_takes_every_setting_that_the_chart_takes(tmp_path: Path) -> None:
+    changed = {leaf.path[1]: another(leaf) for leaf in leaves() if leaf.path[0] == "settings"}
+    changed |= {"traces": "http://collector:4318", "threads": 1}
+    documents = render({"settings": changed, "placement": {"capacity": "on-demand"}})
+    settings = settings_of(documents, tmp_path)
+    default = settings_of(render(), tmp_path)
+    for name in changed:
+        has, had = (getattr(s, name) if hasattr(s, name) else getattr(s.engine, name) for s in (settings, default))
+        assert has != had, name
 
 
 def test_every_file_that_settings_name_is_mounted(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@
 {{- if and (eq .Values.variant "cuda") (lt (int .Values.probes.startup.budgetSeconds) 600) -}}
 {{- fail (printf "probes.startup.budgetSeconds is %d: on a GPU loading and capturing may take 600 s and more, and a pod that is killed while it loads never starts." (int .Values.probes.startup.budgetSeconds)) -}}
 {{- end -}}
+{{- include "soloist.checks.settings" . -}}
 {{- include "soloist.checks.model" . -}}
 {{- include "soloist.checks.scaling" . -}}
 {{- if and .Values.route.enabled (not .Values.route.parentRefs) -}}
@@ -48,6 +49,20 @@
 {{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "soloist.dev/" $label) (hasPrefix "helm.sh/" $label) -}}
 {{- fail (printf "podLabels: %s is the chart's own; choose another label." $label) -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* What the server would refuse when it starts, said before there is a pod. */}}
+{{- define "soloist.checks.settings" -}}
+{{- $settings := .Values.settings -}}
+{{- if and (ne (toString $settings.max_active_turns) "auto") (gt (int $settings.max_active_turns) (int $settings.slots)) -}}
+{{- fail (printf "settings.max_active_turns is %d and settings.slots %d: a turn needs a slot." (int $settings.max_active_turns) (int $settings.slots)) -}}
+{{- end -}}
+{{- if and (gt (float64 $settings.do_not_disrupt_s) 0.0) (not .Values.kubernetes.enabled) -}}
+{{- fail "settings.do_not_disrupt_s needs kubernetes.enabled: it is the cluster's API that holds Karpenter off." -}}
+{{- end -}}
+{{- if not (regexMatch "^(off|https?://[^/?#@[:space:]]+/?)$" $settings.traces) -}}
+{{- fail (printf "settings.traces is %s: it must be http://HOST:PORT or https://HOST:PORT of an OTLP collector, or off." $settings.traces) -}}
 {{- end -}}
 {{- end }}
 
