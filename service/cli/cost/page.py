@@ -31,7 +31,7 @@ from service.cli.cost.page_tables import (
     rival_table,
     traffic_table,
 )
-from service.cli.cost.prices import UNCONFIRMED, Prices, read_prices
+from service.cli.cost.prices import UNCONFIRMED, UNDATED, Prices, read_prices
 from service.cli.cost.speed import CPU_MEMORY_GB, CPU_TOKENS_PER_S, CPU_VCPUS, MEASURED, MEASURED_GPU
 
 PAGE, CURVE = "cost.md", "cost.png"
@@ -178,7 +178,8 @@ Fargate would need seconds for a token, and 70B in bf16 fits on no single GPU he
 
 ## The prices
 
-`{UNCONFIRMED}` means that no public source was found that shows the price: look it up before you rely on it.
+`{UNDATED}`: a public source shows the price, and not when. `{UNCONFIRMED}`: none was found that shows it. Look both up
+before you rely on them.
 
 {price_table(prices)}
 

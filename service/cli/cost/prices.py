@@ -15,7 +15,7 @@ import yaml
 DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 # As the file calls them -> as people do. A savings plan is the 1-year EC2 Instance one without upfront.
 PAYMENTS = {"spot": "spot", "on_demand": "on demand", "savings_plan": "savings plan"}
-UNCONFIRMED = "unconfirmed"
+UNCONFIRMED, UNDATED = "unconfirmed", "undated"
 
 PLATFORM_ITEMS = (
     "eks_cluster_hour", "nat_gateway_hour", "nat_gateway_gb", "public_ipv4_hour", "interface_endpoint_hour",
@@ -30,7 +30,7 @@ class PriceFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for one unit, the month in which a public source showed it or `unconfirmed`, and that source in words."""
+    """Dollars for one unit, the month when a public source showed it (or `undated`, `unconfirmed`), and that source."""
 
     usd: float
     seen: str
@@ -178,8 +178,8 @@ def _bedrock(name: str, value: Any) -> Bedrock:
 def _price(value: Any, place: str) -> Price:
     fields = _fields(value, place, "usd", "seen", "source")
     seen = str(fields["seen"])
-    if seen != UNCONFIRMED and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", seen):
-        raise PriceFileError(f"{place}.seen: {seen!r} is no month; write 2026-06, or {UNCONFIRMED}")
+    if seen not in (UNCONFIRMED, UNDATED) and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", seen):
+        raise PriceFileError(f"{place}.seen: {seen!r} is no month; write 2026-06, {UNDATED} or {UNCONFIRMED}")
     if not isinstance(fields["source"], str):
         raise PriceFileError(f"{place}.source: {fields['source']!r} is no text; say in words where the price is from")
     return Price(_number(fields["usd"], f"{place}.usd"), seen, fields["source"])

@@ -25,7 +25,7 @@ def test_the_table_of_the_project_is_dated_and_says_where_each_price_is_from() -
     for place, price in prices.all():
         assert len(price.source) > 10, place
         assert price.usd > 0, place
-        assert price.seen == UNCONFIRMED or price.seen <= prices.date.isoformat(), place
+        assert price.seen in (UNCONFIRMED, UNDATED) or price.seen <= prices.date.isoformat(), place
     for instance in prices.instances.values():
         assert instance.hourly["spot"].usd < instance.hourly["savings_plan"].usd < instance.hourly["on_demand"].usd
     assert {price.seen for place, price in prices.all() if place.endswith(".on_demand")}.isdisjoint({UNCONFIRMED})
@@ -43,7 +43,7 @@ def test_every_instance_has_every_payment() -> None:
         ("instances.g5.xlarge.spot.usd", -1, "-1 is no number"),
         ("instances.g5.xlarge.spot.usd", float("nan"), "nan is no number"),
         ("instances.g5.xlarge.spot.usd", True, "True is no number"),
-        ("instances.g5.xlarge.spot.seen", "yesterday", "write 2026-06, or unconfirmed"),
+        ("instances.g5.xlarge.spot.seen", "yesterday", "write 2026-06, undated or unconfirmed"),
         ("instances.g5.xlarge.spot.source", 7, "say in words"),
         ("instances.g5.xlarge.gpu", "A10", "'A10' is not below gpus; there are A10G"),
         ("instances.g5.xlarge.gpus", 0, "give 1 or more"),
