@@ -20,7 +20,7 @@ def terraform(require_tool: Callable[[str], str]) -> str:
 def cluster(
     terraform: str, aws_emulator: AwsEmulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AppliedCluster]:
-    """terraform/cluster as it stands in an emulated AWS. The test that destroys it runs last (test_teardown.py)."""
+    """terraform/cluster as it stands in an emulated AWS. The test that destroys it is the last of test_cluster.py."""
     applied = apply_cluster(terraform, aws_emulator, tmp_path_factory.mktemp("cluster"))
     yield applied
     applied.destroy()

@@ -1,18 +1,28 @@
-"""What terraform/cluster made in an emulated AWS, read back by another tool than Terraform."""
+"""What terraform/cluster made in an emulated AWS, read back by another tool than Terraform; and at last its destroy.
+
+One file, since the tests of one file share a worker, and so one apply.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from typing import Any
 
 import pytest
 
+from tests.aws_emulator import EMULATOR_PYTHON
 from tests.helm.rendering import NODES_CHART, of_kind, render, the
 from tests.helm.validation import faults
+from tests.terraform import policy_oracle
 from tests.terraform.applied_cluster import CLUSTER, REGION, TAGS, AppliedCluster
+from tests.terraform.interruption_events import INSTANCE, LEFT, TAKEN
+from tests.terraform.inventory import inventory
+from tests.terraform.karpenter_calls import allowed_and_refused
 
-# One apply for all that look at it, in one worker.
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("terraform-cluster")]
+# An apply and a destroy are mostly waiting, by the provider, for what takes minutes on a real AWS.
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_the_cluster_is_as_promised(cluster: AppliedCluster) -> None:
@@ -167,3 +177,109 @@ def test_the_nodes_chart_takes_what_terraform_says(cluster: AppliedCluster) -> N
     settings = cluster.outputs["karpenter_values"]["settings"]
     assert settings["clusterName"] == CLUSTER
     assert settings["interruptionQueue"] == cluster.outputs["interruption_queue_name"]
+
+
+def test_the_queue_is_short_of_memory_and_shut_to_others(cluster: AppliedCluster) -> None:
+    sqs = cluster.client("sqs")
+    url = sqs.get_queue_url(QueueName=cluster.outputs["interruption_queue_name"])["QueueUrl"]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert int(attributes["MessageRetentionPeriod"]) <= 300
+    assert attributes["SqsManagedSseEnabled"] == "true"
+    sends, tls = json.loads(attributes["Policy"])["Statement"]
+    assert (sends["Effect"], sends["Principal"]) == ("Allow", {"Service": "events.amazonaws.com"})
+    rules = {rule["Arn"] for rule in cluster.client("events").list_rules()["Rules"]}
+    assert set(sends["Condition"]["ArnEquals"]["aws:SourceArn"]) == rules
+    assert (tls["Effect"], tls["Action"]) == ("Deny", "sqs:*")
+    assert tls["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == TAGS
+
+
+def test_each_rule_takes_its_own_events_and_no_others(cluster: AppliedCluster) -> None:
+    events = cluster.client("events")
+    patterns = {rule["Name"].removeprefix(f"{CLUSTER}-"): rule["EventPattern"] for rule in events.list_rules()["Rules"]}
+    assert set(patterns) == set(TAKEN)
+
+    def takers(event: dict[str, Any]) -> list[str]:
+        return [
+            name
+            for name, pattern in patterns.items()
+            if events.test_event_pattern(EventPattern=pattern, Event=json.dumps(event))["Result"]
+        ]
+
+    for name, taken in TAKEN.items():
+        assert [takers(event) for event in taken] == [[name]] * len(taken)
+    assert [takers(event) for event in LEFT] == [[]] * len(LEFT)
+
+
+def test_what_a_rule_takes_arrives_in_the_queue(cluster: AppliedCluster) -> None:
+    """Nobody but AWS may send events of aws.*, so each rule hears a source of ours for a while; its target stays."""
+    events, sqs = cluster.client("events"), cluster.client("sqs")
+    url = sqs.get_queue_url(QueueName=cluster.outputs["interruption_queue_name"])["QueueUrl"]
+    for name, (event, *_) in TAKEN.items():
+        rule = f"{CLUSTER}-{name}"
+        (target,) = events.list_targets_by_rule(Rule=rule)["Targets"]
+        assert target["Arn"] == cluster.outputs["interruption_queue_arn"]
+        pattern = events.describe_rule(Name=rule)["EventPattern"]
+        drill = json.dumps(json.loads(pattern) | {"source": ["soloist.drill"]})
+        events.put_rule(Name=rule, EventPattern=drill)
+        sent = {"Source": "soloist.drill", "DetailType": event["detail-type"], "Detail": json.dumps(event["detail"])}
+        assert events.put_events(Entries=[sent])["FailedEntryCount"] == 0
+        (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+        events.put_rule(Name=rule, EventPattern=pattern)
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        body = json.loads(message["Body"])
+        assert (body["detail-type"], body["detail"]) == (event["detail-type"], event["detail"])
+        assert INSTANCE in message["Body"]
+
+
+def test_karpenter_may_do_its_work_and_no_more(cluster: AppliedCluster) -> None:
+    """The policies as they are attached, put to an evaluator of IAM's."""
+    allowed, refused = allowed_and_refused(cluster.account.account_id)
+    iam = cluster.client("iam")
+    attached = iam.list_attached_role_policies(RoleName=f"{CLUSTER}-karpenter")["AttachedPolicies"]
+    documents = [
+        iam.get_policy_version(PolicyArn=each["PolicyArn"], VersionId="v1")["PolicyVersion"]["Document"]
+        for each in attached
+    ]
+    assert len(documents) == 4
+    # IAM takes no larger ones; it counts no white space.
+    assert max(len(re.sub(r"\s", "", json.dumps(document))) for document in documents) <= 6144
+    calls = [
+        {"action": action, "resource": resource, "region": REGION, "keys": keys}
+        for action, resource, keys in allowed + refused
+    ]
+    decided = subprocess.run(
+        [EMULATOR_PYTHON, policy_oracle.__file__],
+        input=json.dumps({"policies": documents, "calls": calls}),
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    verdicts = list(zip(json.loads(decided), allowed + refused, strict=True))
+    assert [call for verdict, call in verdicts[: len(allowed)] if verdict != "Allow"] == []
+    assert [call for verdict, call in verdicts[len(allowed) :] if verdict == "Allow"] == []
+
+
+def test_inf_08_access_goes_after_what_needs_it_and_nothing_is_left(cluster: AppliedCluster) -> None:
+    lines = cluster.destroy().splitlines()
+
+    def when(address: str, what: str) -> int:
+        """The last line that says so of the address, or of one of its instances."""
+        return max(number for number, line in enumerate(lines) if line.startswith(address) and what in line)
+
+    def first(address: str, what: str) -> int:
+        return min(number for number, line in enumerate(lines) if line.startswith(address) and what in line)
+
+    gone, going = "Destruction complete", "Destroying..."
+    in_cluster = ("aws_eks_node_group.system", "aws_eks_addon.cluster", "aws_eks_addon.node", "aws_eks_addon.ebs_csi")
+    access = ("aws_eks_access_policy_association.admin", "aws_eks_access_entry.admin", "aws_eks_access_entry.karpenter")
+    for thing in in_cluster:
+        for entry in access:
+            assert when(thing, gone) < first(entry, going), f"{entry} went before {thing}"
+    for entry in access:
+        assert when(entry, gone) < first("aws_eks_cluster.this", going)
+    # Nodes drain over the network, and the control plane takes its interfaces back as its role.
+    for kept in ("aws_nat_gateway.this", "aws_route.private_out", "aws_vpc_endpoint.", "aws_iam_role.cluster"):
+        assert when("aws_eks_cluster.this", gone) < first(kept, going)
+    for kept in ("aws_iam_role_policy_attachment.karpenter_node", "aws_iam_role.karpenter_node"):
+        assert when("aws_eks_access_entry.karpenter_nodes", gone) < first(kept, going)
+    assert cluster.root.state() == []
+    assert inventory(cluster.account) == cluster.before
