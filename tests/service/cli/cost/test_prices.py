@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.cli.cost.prices import DEFAULT_PRICES, PAYMENTS, UNCONFIRMED, PriceFileError, read_prices
+from service.cli.cost.prices import DEFAULT_PRICES, PAYMENTS, UNCONFIRMED, UNDATED, PriceFileError, read_prices
 
 
 @pytest.fixture
