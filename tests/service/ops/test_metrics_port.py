@@ -71,16 +71,6 @@ def test_promise_16_a_request_that_drips_in_has_its_time_and_no_more(endpoint: M
     assert "soloist_requests_total" in scrape(endpoint)
 
 
-def test_a_client_that_reads_nothing_has_its_time_and_no_more(endpoint: MetricsEndpoint) -> None:
-    threads = threading.active_count()
-    with connected(endpoint) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n" + BEGUN)
-        ends_s = time.monotonic() + 30
-        while threading.active_count() > threads and time.monotonic() < ends_s:
-            time.sleep(0.01)
-    assert threading.active_count() == threads
-
-
 def test_closing_leaves_nobody_connected() -> None:
     endpoint = serve_metrics(Metrics(), "127.0.0.1:0")
     with connected(endpoint) as connection:
