@@ -82,7 +82,11 @@ def launchers_are_compiled() -> bool:
 
 
 def _compile(*arguments: str) -> None:
-    subprocess.run(["gcc", *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(["gcc", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"gcc cannot compile Triton's module; it and Python's headers are needed:\n{done.stderr[:2000]}"
+        )
 
 
 def _source() -> Path:
