@@ -13,6 +13,7 @@ import yaml
 
 from helm import generate, server_settings, values_comments
 from tests.helm.cel_rules import broken_rules
+from tests.helm.examples import everything
 from tests.helm.rendering import CHART, RenderError, ci_files, helm, of_kind, parse, render, the
 from tests.helm.validation import VERSIONS, core_kind, faults
 from tests.project.tree import ROOT
@@ -50,37 +51,6 @@ def test_everything_at_once_is_taken_too() -> None:
     documents = render(everything())
     assert not faults(documents)
     assert {"HorizontalPodAutoscaler", "InferencePool"} <= {document["kind"] for document in documents}
-
-
-def everything() -> dict[str, object]:
-    """Values that turn on what the examples leave off."""
-    return {
-        "variant": "cpu",
-        "autoscaling": {"mode": "hpa"},
-        "model": {
-            "source": "s3",
-            "s3": {"uri": "s3://a/b", "endpoint": "http://minio:9000", "region": "x", "credentialsSecret": "minio"},
-            "cache": {"type": "pvc", "claimName": "cache"},
-        },
-        "image": {"pullSecrets": ["registry"]},
-        "placement": {
-            "onDemandFloor": 2,
-            "nodeSelector": {"a": "b"},
-            "tolerations": [{"key": "a", "operator": "Exists"}],
-            "runtimeClassName": "nvidia",
-        },
-        "settings": {"traces": "http://collector:4317"},
-        "networkPolicy": {
-            "gatewayClients": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
-            "extraEgress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 80, "protocol": "TCP"}]}],
-        },
-        "monitoring": {"podMonitor": {"enabled": True}, "rules": {"enabled": True}, "dashboards": {"enabled": True}},
-        "route": {"enabled": True, "parentRefs": [{"name": "a"}]},
-        "inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}},
-        "gateway": {"enabled": True, "lendKey": True, "tlsSecretName": "https"},
-        "serviceAccount": {"annotations": {"a": "b"}},
-        "service": {"listenHost": "[::]", "annotations": {"a": "b"}},
-    }
 
 
 @pytest.mark.parametrize("values", [*ci_files(), None], ids=lambda path: path.stem if path else "everything")

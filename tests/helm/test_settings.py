@@ -13,9 +13,9 @@ import pytest
 from service.__main__ import _parser
 from service.keys import read_keys
 from service.settings import Settings, load_gateway_settings, load_settings
+from tests.helm.examples import everything
 from tests.helm.leaves import another, leaves, over
 from tests.helm.rendering import Document, ci_files, pod_specs, render, server, settings_file, the
-from tests.helm.test_chart import everything
 
 EXAMPLES = [*ci_files(), None]
 TLS: Mapping[str, Any] = {"security": {"tls": {"secretName": "tls"}}}
