@@ -45,10 +45,11 @@ class ContextLengthError(InvalidRequestError):
     """
 
     def __init__(self, prompt_tokens: int, context_tokens: int, *, at_least: bool = False) -> None:
+        counted = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
         super().__init__(
             "messages",
-            f"the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens; the context holds {context_tokens} with room for at "
-            "least one answer token; send fewer or shorter messages",
+            f"the prompt has {counted} tokens; the context holds {context_tokens} with room for at least one answer "
+            "token; send fewer or shorter messages",
         )
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
