@@ -19,8 +19,9 @@ PROTO_BASE := proto/base.binpb
 NODE_CLIENT := tests/clients/node
 AWS_EMULATOR_ENV := .tools/ministack
 CHECKOV_ENV := .tools/checkov
-# As many test processes as cores, within reason: each holds a torch. The tests of one file share its servers.
-WORKERS := -n logical --maxprocesses 4 --dist loadfile
+# A test process more than there are cores, because some wait, but within reason: each holds a torch. The tests of one
+# file share its servers; files begin in the order that tests/conftest.py gives them.
+WORKERS := -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4))) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-all check gpu-test proto proto-base bench clean
 

@@ -31,6 +31,11 @@ def absent(what: str) -> NoReturn:
     pytest.skip(what)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files marked `early` begin first, so that no process is left waiting for them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
 @pytest.fixture(scope="session")
 def require_tool() -> Callable[[str], str]:
     """`require_tool("node")` is the tool's path; without the tool the test is skipped, and fails in CI."""

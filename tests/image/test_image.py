@@ -13,7 +13,7 @@ import pytest
 from tests.image.building import Image, built_image
 from tests.image.restricted import CPU_QUOTA, UID, run_restricted
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.early, pytest.mark.timeout(600)]
 
 # Runs inside the image, whose entrypoint it starts as a kubelet would.
 _PROGRAM = """

@@ -22,7 +22,7 @@ from tests.terraform.inventory import inventory
 from tests.terraform.karpenter_calls import allowed_and_refused
 
 # An apply and a destroy are mostly waiting, by the provider, for what takes minutes on a real AWS.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.early, pytest.mark.timeout(400)]
 
 
 def test_the_cluster_is_as_promised(cluster: AppliedCluster) -> None:

@@ -20,7 +20,7 @@ from tests.terraform.inventory import inventory
 from tests.terraform.roots import Root, TerraformFailedError, copy_root
 
 # The provider waits most of a minute until the lifecycle of a bucket looks the same ten times in a row.
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("terraform-platform")]
+pytestmark = [pytest.mark.early, pytest.mark.timeout(400)]
 
 CLUSTER = "cuda-graph-inference"
 TAGS = {"environment": "dev", "owner": "platform-team", "model": "llama-3.1-8b"}
