@@ -10,18 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from service.client import (
-    BadRequestError,
-    BrokenStreamError,
-    ChatError,
-    ClosedError,
-    DeadlineError,
-    OverloadedError,
-    ResumeRefusedError,
-    ServerError,
-    UnauthenticatedError,
-    UnavailableError,
-)
+from service import client
 
 INVALID: Final = "invalid_request_error"
 FAILED: Final = "server_error"
@@ -96,7 +85,7 @@ def _clipped(text: str, longest: int) -> str:
 class Row:
     """What one type of the client library's errors becomes. `codes` renames reasons of the server's."""
 
-    error: type[ChatError]
+    error: type[client.ChatError]
     status: int
     kind: str
     code: str
@@ -107,21 +96,34 @@ class Row:
 # First match wins.
 TABLE: Final[tuple[Row, ...]] = (
     Row(
-        BadRequestError, 400, INVALID, "invalid_value",
+        client.BadRequestError, 400, INVALID, "invalid_value",
         {"CONTEXT_LENGTH": "context_length_exceeded", "INVALID_FIELD": "invalid_value"},
         "a field is wrong; `param` names it",
     ),
     Row(
-        UnauthenticatedError, 401, "authentication_error", "invalid_api_key", {"UNAUTHENTICATED": "invalid_api_key"},
+        client.UnauthenticatedError, 401, "authentication_error", "invalid_api_key",
+        {"UNAUTHENTICATED": "invalid_api_key"},
         "the servers want a key, and this is none of theirs",
     ),
-    Row(ResumeRefusedError, 409, INVALID, "resume_refused", {}, "the answer cannot go on with the same words here"),
-    Row(OverloadedError, 429, "rate_limit_error", "queue_full", {}, "no room now, or the key has all its turns"),
-    Row(UnavailableError, 503, FAILED, "unavailable", {}, "no server can be reached, or it loads, or it leaves"),
-    Row(ClosedError, 503, FAILED, "draining", {"CLIENT_CLOSED": "draining"}, "this gateway is leaving"),
-    Row(DeadlineError, 504, FAILED, "deadline_exceeded", {"DEADLINE": "deadline_exceeded"}, "`--deadline-s` is over"),
-    Row(BrokenStreamError, 502, FAILED, "broken_stream", {}, "something between here and the server cut the answer"),
-    Row(ServerError, 500, FAILED, "internal_error", {"INTERNAL": "internal_error"}, "the server failed: see its log"),
+    Row(
+        client.ResumeRefusedError, 409, INVALID, "resume_refused", {},
+        "the answer cannot go on with the same words here",
+    ),
+    Row(client.OverloadedError, 429, "rate_limit_error", "queue_full", {}, "no room now, or the key has all its turns"),
+    Row(client.UnavailableError, 503, FAILED, "unavailable", {}, "no server can be reached, or it loads, or it leaves"),
+    Row(client.ClosedError, 503, FAILED, "draining", {"CLIENT_CLOSED": "draining"}, "this gateway is leaving"),
+    Row(
+        client.DeadlineError, 504, FAILED, "deadline_exceeded", {"DEADLINE": "deadline_exceeded"},
+        "`--deadline-s` is over",
+    ),
+    Row(
+        client.BrokenStreamError, 502, FAILED, "broken_stream", {},
+        "something between here and the server cut the answer",
+    ),
+    Row(
+        client.ServerError, 500, FAILED, "internal_error", {"INTERNAL": "internal_error"},
+        "the server failed: see its log",
+    ),
 )  # fmt: skip
 # Statuses of gRPC that are rarer than a type of their own.
 _STATUSES: Final[Mapping[grpc.StatusCode, tuple[int, str, str]]] = {
@@ -142,19 +144,19 @@ _PARAMS: Final[Mapping[str, str]] = {
 }
 
 
-def api_error_of(error: ChatError, renamed: Mapping[str, str] | None = None) -> ApiError:
+def api_error_of(error: client.ChatError, renamed: Mapping[str, str] | None = None) -> ApiError:
     """What the caller is told. `renamed` has the names under which this caller knows fields of the proto."""
-    row = next(row for row in TABLE if isinstance(error, row.error)) if type(error) is not ChatError else TABLE[-1]
+    row = next((row for row in TABLE if isinstance(error, row.error)), TABLE[-1])
     status, kind, code = row.status, row.kind, row.codes.get(error.reason, error.reason.lower() or row.code)
     message, param, retry_after_s = str(error), None, error.retry_after_s
-    if isinstance(error, ServerError) and error.code in _STATUSES:
+    if isinstance(error, client.ServerError) and error.code in _STATUSES:
         status, kind, fallback = _STATUSES[error.code]
         code = error.reason.lower() or fallback
-    if isinstance(error, BadRequestError):
+    if isinstance(error, client.BadRequestError):
         param = {**_PARAMS, **(renamed or {})}.get(error.field, error.field) or None
         if param is not None and message.startswith(f"{error.field}: "):
             message = param + message[len(error.field) :]
-    if isinstance(error, OverloadedError) and not error.reason:  # gRPC's own, of messages beyond its caps
+    if isinstance(error, client.OverloadedError) and not error.reason:  # gRPC's own, of messages beyond its caps
         return ApiError(413, "the request is larger than the server takes", code="request_too_large")
     if status == 503:
         retry_after_s = retry_after_s or _SOON_S
