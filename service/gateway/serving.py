@@ -15,6 +15,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from service.bounded_file import read_bounded
 from service.client import ChatClient, ChatError, Retries, Tls
 from service.gateway.answering import Backend
 from service.gateway.app import build_app
@@ -206,7 +207,7 @@ def _own_key(name: str | None) -> str | None:
     if name is None:
         return None
     try:
-        key = Path(name).read_text(encoding="ascii").strip()
+        key = read_bounded(Path(name)).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not ASCII text"
         raise CannotStartError(f"--api-key-file {name}: {reason}") from None

@@ -160,6 +160,7 @@ def test_a_setting_that_is_wrong_is_one_line(flags: list[str], said: str, capsys
     ("changes", "said"),
     [
         ({"api_key_file": "/nowhere/key"}, "--api-key-file /nowhere/key: No such file"),
+        ({"api_key_file": "/dev/zero"}, "--api-key-file /dev/zero: is larger than"),
         ({"https_cert": "/nowhere/a", "https_key": "/nowhere/b"}, "--https-cert and --https-key: No such file"),
         ({"tls_ca": "/nowhere/ca"}, "/nowhere/ca: No such file"),
     ],
