@@ -47,9 +47,14 @@ data "aws_iam_policy_document" "night_runbook_trust" {
 # What the schedule may: start that runbook, with that role.
 data "aws_iam_policy_document" "night_scheduler" {
   statement {
-    sid       = "StartTheRunbook"
-    actions   = ["ssm:StartAutomationExecution"]
-    resources = ["arn:${local.partition}:ssm:${var.region}:*:automation-definition/${local.runbook}:*"]
+    sid     = "StartTheRunbook"
+    actions = ["ssm:StartAutomationExecution"]
+    # The document is AWS's own, so its name has no account. AWS checked definitions before it checked documents.
+    resources = [
+      "arn:${local.partition}:ssm:${var.region}::document/${local.runbook}",
+      "arn:${local.partition}:ssm:${var.region}:${local.account_id}:automation-execution/*",
+      "arn:${local.partition}:ssm:${var.region}:*:automation-definition/${local.runbook}:*",
+    ]
   }
 
   statement {

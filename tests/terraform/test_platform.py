@@ -214,6 +214,23 @@ def test_the_night_terminates_gpu_nodes_of_this_cluster_alone(applied: Applied) 
     assert set(condition["ec2:ResourceTag/karpenter.sh/nodepool"]) == pools
 
 
+def test_the_schedule_may_start_that_runbook_with_that_role(applied: Applied) -> None:
+    iam, account = applied.client("iam"), applied.account.account_id
+    schedule = applied.client("scheduler").get_schedule(Name=f"{CLUSTER}-night-stop")
+    role = schedule["Target"]["RoleArn"].rpartition("/")[2]
+    (name,) = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    starts, passes = iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]["Statement"]
+    runbook = json.loads(schedule["Target"]["Input"])["DocumentName"]
+    assert starts["Action"] == "ssm:StartAutomationExecution"
+    # A document of AWS's own, and so of no account; what begins is of this one.
+    assert {
+        f"arn:aws:ssm:us-east-1::document/{runbook}", f"arn:aws:ssm:us-east-1:{account}:automation-execution/*",
+    } <= set(starts["Resource"])  # fmt: skip
+    assert (passes["Action"], passes["Resource"]) == (
+        "iam:PassRole", f"arn:aws:iam::{account}:role/{CLUSTER}-night-runbook",
+    )  # fmt: skip
+
+
 def test_everything_that_can_be_tagged_is(applied: Applied) -> None:
     managed = [each for each in applied.state["resources"] if each["mode"] == "managed"]
     assert len(managed) > 20

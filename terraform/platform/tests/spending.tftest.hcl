@@ -168,6 +168,17 @@ run "as_asked" {
     condition     = one([for statement in data.aws_iam_policy_document.night_scheduler.statement : statement if contains(statement.actions, "iam:PassRole")]).resources == toset([one(aws_iam_role.night_runbook).arn])
     error_message = "The schedule must be able to pass on that one role."
   }
+
+  # AWS checks the document that is started, which is its own and so of no account, and the execution that begins. What it
+  # checked earlier were automation definitions.
+  assert {
+    condition = one([for statement in data.aws_iam_policy_document.night_scheduler.statement : statement if contains(statement.actions, "ssm:StartAutomationExecution")]).resources == toset([
+      "arn:aws:ssm:us-east-1::document/AWS-TerminateEC2Instance",
+      "arn:aws:ssm:us-east-1:123456789012:automation-execution/*",
+      "arn:aws:ssm:us-east-1:*:automation-definition/AWS-TerminateEC2Instance:*",
+    ])
+    error_message = "The schedule must be able to start the runbook that it names, by each of the names that AWS checks."
+  }
 }
 
 run "without_cost_explorer" {
