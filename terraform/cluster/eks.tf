@@ -80,6 +80,7 @@ resource "aws_eks_cluster" "this" {
     aws_route_table_association.public,
     aws_vpc_endpoint.interface,
     aws_vpc_endpoint.s3,
+    aws_vpc_security_group_ingress_rule.endpoints, # without it the interfaces are there, and nobody gets in
   ]
 }
 

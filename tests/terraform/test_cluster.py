@@ -277,7 +277,8 @@ def test_inf_08_access_goes_after_what_needs_it_and_nothing_is_left(cluster: App
     for entry in access:
         assert when(entry, gone) < first("aws_eks_cluster.this", going)
     # Nodes drain over the network, and the control plane takes its interfaces back as its role.
-    for kept in ("aws_nat_gateway.this", "aws_route.private_out", "aws_vpc_endpoint.", "aws_iam_role.cluster"):
+    network = ("aws_nat_gateway.this", "aws_route.private_out", "aws_vpc_endpoint.")
+    for kept in (*network, "aws_vpc_security_group_ingress_rule.endpoints", "aws_iam_role.cluster"):
         assert when("aws_eks_cluster.this", gone) < first(kept, going)
     for kept in ("aws_iam_role_policy_attachment.karpenter_node", "aws_iam_role.karpenter_node"):
         assert when("aws_eks_access_entry.karpenter_nodes", gone) < first(kept, going)
