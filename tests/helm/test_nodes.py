@@ -107,7 +107,7 @@ def test_the_default_is_spot_g5_first_and_on_demand_by_weight() -> None:
     assert spot["spec"]["weight"] > on_demand["spec"]["weight"]
     for pool in (spot, on_demand):
         assert requirement(pool, "node.kubernetes.io/instance-type") == ["g5.xlarge", "g5.2xlarge"]
-        assert pool["spec"]["limits"] == {"cpu": "32", "memory": "128Gi", "nvidia.com/gpu": "8"}
+        assert pool["spec"]["limits"] == {"cpu": "40", "memory": "160Gi", "nvidia.com/gpu": "8"}
         assert pool["spec"]["template"]["metadata"]["labels"] == {"soloist.dev/pool": pool["metadata"]["name"]}
         assert pool["spec"]["disruption"]["consolidationPolicy"] == "WhenEmptyOrUnderutilized"
         assert pool["spec"]["disruption"]["consolidateAfter"] == "30s"
@@ -206,21 +206,23 @@ def test_inf_05_the_limits_are_enough_for_every_node_and_each_has_one_gpu(values
 
 
 def test_inf_05_the_default_pools_have_room_for_the_default_fleet() -> None:
-    fleet = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["autoscaling"]
-    assert fleet["maxReplicas"] <= VALUES["maxNodes"]
+    fleet = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert fleet["rollout"] == "surge", "an upgrade starts one more pod, which needs a node"
+    most = fleet["autoscaling"]["maxReplicas"] + fleet["placement"]["onDemandFloor"] + 1
+    assert most <= VALUES["maxNodes"]
 
 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"maxNodes": 5}, "limits.cpu is 32, and maxNodes=5 nodes of g5.2xlarge have 40: raise it"),
-        ({"instanceTypes": ["g5.4xlarge"]}, "limits.cpu is 32, and maxNodes=4 nodes of g5.4xlarge have 64"),
-        ({"limits": {"memory": "127Gi"}}, "limits.memory is 127Gi, and maxNodes=4 nodes of g5.2xlarge have 128Gi"),
+        ({"maxNodes": 6}, "limits.cpu is 40, and maxNodes=6 nodes of g5.2xlarge have 48: raise it"),
+        ({"instanceTypes": ["g5.4xlarge"]}, "limits.cpu is 40, and maxNodes=5 nodes of g5.4xlarge have 80"),
+        ({"limits": {"memory": "159Gi"}}, "limits.memory is 159Gi, and maxNodes=5 nodes of g5.2xlarge have 160Gi"),
         (
             {"pools": {"spot": {"moreInstanceTypes": ["g6e.2xlarge"]}}},
-            "limits.memory is 128Gi, and maxNodes=4 nodes of g6e.2xlarge have 256Gi",
+            "limits.memory is 160Gi, and maxNodes=5 nodes of g6e.2xlarge have 320Gi",
         ),
-        ({"limits": {"gpus": 3}}, "limits.gpus is 3, and maxNodes=4 nodes have one GPU each"),
+        ({"limits": {"gpus": 3}}, "limits.gpus is 3, and maxNodes=5 nodes have one GPU each"),
         ({"pools": {"spot": {"enabled": False}, "onDemand": {"enabled": False}}}, "Both pools are off"),
         ({"pools": {"spot": {"name": "a"}, "onDemand": {"name": "a"}}}, "are both a: pods could not tell"),
         ({"pools": {"onDemand": {"weight": 100}}}, "on-demand nodes would come first"),
@@ -252,7 +254,7 @@ LEAVES: dict[str, tuple[Any, list[Any]]] = {
     "maxNodes": (3, [0, 1.5, "4"]),
     "limits.cpu": (64, [0, "32"]),
     "limits.memory": ("256Gi", ["128G", "0Gi", 128]),
-    "limits.gpus": (4, [0, "8"]),
+    "limits.gpus": (6, [0, "8"]),
     "instanceTypes": (["g6.xlarge"], [[], ["g5.12xlarge"], ["g5.xlarge", "g5.xlarge"], "g5.xlarge"]),
     "zones": (["eu-west-1a"], [["eu west"], "eu-west-1a"]),
     "pools.spot.enabled": (False, ["yes"]),
