@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,29 @@ def test_a_setting_that_is_wrong_is_one_line(flags: list[str], said: str, capsys
     assert told.startswith("soloist: ")
     assert told.count("\n") == 1
     assert said in told
+
+
+class NotFinding:
+    """Finds this package no more."""
+
+    def __init__(self, absent: str) -> None:
+        self._absent = absent
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name == self._absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize("absent", ["starlette", "uvicorn"])
+def test_without_the_extra_it_says_how_to_install_it(
+    absent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = [name for name in sys.modules if name.startswith("service.gateway.")]
+    for name in [*ours, *(name for name in sys.modules if name.partition(".")[0] == absent)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NotFinding(absent), *sys.meta_path])
+    assert main(["gateway"]) == 1
+    assert capsys.readouterr().err == f"soloist: {absent} is not installed; pip install 'soloist[gateway]'\n"
 
 
 @pytest.mark.parametrize(
