@@ -35,6 +35,7 @@ from service.gateway.leaving import Leaving
 from service.gateway.log import Facts, facts_of
 from service.gateway.reading import LeftError, caller_key, read_body, session_of, trace_of, while_there
 from service.gateway.resume_state import Reading, differs, read_standing
+from service.gateway.rotated import OwnKey
 from service.gateway.served import ServedModel
 from service.gateway.settings import GatewaySettings
 from service.gateway.voices import Answering, Voice, figures, finish_reason, usage
@@ -50,12 +51,12 @@ class Backend:
     client: ChatClient
     model: ServedModel
     leaving: Leaving
-    own_key: str | None
+    own_key: OwnKey
     turns: int = 0
 
     def speaking_as(self, headers: Headers) -> ChatClient:
         """A client with the key of whoever asks."""
-        return self.client.speaking_as(caller_key(headers, self.own_key), trace_of(headers))
+        return self.client.speaking_as(caller_key(headers, self.own_key.now()), trace_of(headers))
 
 
 class AnswerEndpoint:

@@ -122,7 +122,7 @@ class _Probes:
             return PlainTextResponse("leaving\n", 503)
         if not self._reached:
             try:
-                await self._backend.client.speaking_as(self._backend.own_key).load(deadline_s=_PROBE_DEADLINE_S)
+                await self._backend.client.speaking_as(self._backend.own_key.now()).load(deadline_s=_PROBE_DEADLINE_S)
             except UnauthenticatedError:  # who asks for a key is there
                 pass
             except ChatError:

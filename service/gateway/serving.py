@@ -15,11 +15,11 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.bounded_file import read_bounded
 from service.client import ChatClient, ChatError, Retries, Tls
 from service.gateway.answering import Backend
 from service.gateway.app import build_app
 from service.gateway.leaving import Leaving
+from service.gateway.rotated import OwnKey, UnusableFileError
 from service.gateway.served import ServedModel
 from service.gateway.settings import GatewaySettings
 
@@ -64,15 +64,16 @@ def open_backend(settings: GatewaySettings) -> Backend:
     files = (settings.tls_ca, settings.tls_cert, settings.tls_key)
     tls = Tls(*(Path(name) if name else None for name in files)) if settings.speaks_tls else None
     try:
+        own_key = OwnKey(settings.api_key_file)
         client = ChatClient(
             settings.target,
             tls=tls,
             # A full server's wait is told to the caller, who can decide better.
             retries=Retries(patience_s=0.0),
         )
-    except (ChatError, ValueError) as error:
+    except (ChatError, ValueError, UnusableFileError) as error:
         raise CannotStartError(str(error)) from None
-    return Backend(settings, client, ServedModel(settings.model_names), Leaving(), _own_key(settings.api_key_file))
+    return Backend(settings, client, ServedModel(settings.model_names), Leaving(), own_key)
 
 
 class GatewayServer(uvicorn.Server):
@@ -201,16 +202,3 @@ def _port(listen: str) -> Iterator[socket.socket]:
 def _address(port: socket.socket) -> str:
     host, number = port.getsockname()[:2]
     return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
-
-
-def _own_key(name: str | None) -> str | None:
-    if name is None:
-        return None
-    try:
-        key = read_bounded(Path(name)).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not ASCII text"
-        raise CannotStartError(f"--api-key-file {name}: {reason}") from None
-    if not key or not key.isprintable():
-        raise CannotStartError(f"--api-key-file {name}: must hold one key, printable ASCII characters")
-    return key
