@@ -87,7 +87,7 @@ def test_what_the_guide_changes_is_taken_by_the_cluster(words: list[str], folder
     """Without a cluster there is nothing to reuse values of: they are those of the installation, said again."""
     assert "--reuse-values" in words
     rest = [word for word in words[3:] if word != "--reuse-values"]
-    installed = ["--values", "soloist.json", "--set", "model.cache.type=emptyDir"]
+    installed = ["--values", "soloist.json"]
     done = _run(["helm", "template", words[1], words[2], *installed, *rest], folder)
     assert not done.returncode, done.stderr
     assert not faults(parse(done.stdout))

@@ -15,7 +15,7 @@ from service.keys import read_keys
 from service.settings import Settings, load_gateway_settings, load_settings
 from tests.helm.examples import everything
 from tests.helm.leaves import another, leaves, over
-from tests.helm.rendering import Document, ci_files, pod_specs, render, server, settings_file, the
+from tests.helm.rendering import Document, ci_files, pod_specs, render, server, server_pod, settings_file, the
 
 EXAMPLES = [*ci_files(), None]
 TLS: Mapping[str, Any] = {"security": {"tls": {"secretName": "tls"}}}
@@ -98,6 +98,15 @@ def test_weights_from_a_bucket_have_their_endpoint_region_credentials_and_cache(
     assert variables["AWS_REGION"]["value"] == "x"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         assert variables[name]["valueFrom"]["secretKeyRef"] == {"name": "minio", "key": name}
+
+
+@pytest.mark.parametrize("values", EXAMPLES[:-1], ids=lambda path: path.stem)
+def test_weights_of_pods_that_start_on_new_nodes_stream_to_the_device(values: Path, tmp_path: Path) -> None:
+    """A cache on the node would be filled first, each time, by a pod that people wait for."""
+    documents = render(files=[values])
+    pools = str(server_pod(documents).get("affinity"))
+    cached = settings_of(documents, tmp_path).engine.model_cache is not None
+    assert not (cached and "gpu-spot" in pools)
 
 
 def test_the_key_that_the_chart_makes_opens_the_server(tmp_path: Path) -> None:
