@@ -51,6 +51,7 @@ RELEASES = (
     Release("kube-prometheus-stack", "monitoring", PROMETHEUS, "88.5.3", wait_s=600),
     Release("keda", "keda", "keda", "2.20.2", repository="https://kedacore.github.io/charts"),
     Release("soloist-nodes", "soloist", str(CHARTS / "soloist-nodes"), facts=("cluster", "soloist_nodes_values")),
-    # The first pod waits for a node to be bought, its image to be pulled and its model to be loaded.
-    Release("soloist", "soloist", str(CHARTS / "soloist"), facts=("platform", "soloist_values"), wait_s=1500),
+    # The first pod waits for a node to be bought, its image to be pulled and its model to be loaded. A minute more than
+    # the chart itself gives it, so that what went wrong is said by the Deployment and not by helm's clock.
+    Release("soloist", "soloist", str(CHARTS / "soloist"), facts=("platform", "soloist_values"), wait_s=1860),
 )  # fmt: skip

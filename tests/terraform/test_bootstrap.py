@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,38 +15,7 @@ from terraform.bootstrap.charts import RELEASES
 from terraform.bootstrap.commands import Commands, TooLateError
 from tests.helm.rendering import TOOLS as HELM_TOOLS
 from tests.helm.rendering import tool
-from tests.terraform.fake_tools import FakeTools
-
-CLUSTER = {
-    "cluster_name": "gpu",
-    "region": "us-west-2",
-    "karpenter_values": {"settings": {"clusterName": "gpu", "interruptionQueue": "gpu"}},
-    "soloist_nodes_values": {"clusterName": "gpu", "nodeRole": "gpu-karpenter-node", "tags": {"owner": "me"}},
-}
-PLATFORM = {
-    "soloist_values": {
-        "image": {"repository": "100000000001.dkr.ecr.us-west-2.amazonaws.com/soloist"},
-        "model": {"source": "s3", "s3": {"uri": "s3://models/models/llama-3.1-8b", "region": "us-west-2"}},
-        "serviceAccount": {"create": True, "name": "soloist"},
-    }
-}
-
-
-def _outputs(values: dict[str, Any]) -> str:
-    return json.dumps({name: {"sensitive": False, "type": "string", "value": value} for name, value in values.items()})
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTools:
-    """Both roots applied, a cluster that has all kinds, and nothing that Karpenter left."""
-    tools = FakeTools.make(tmp_path / "tools", "kubectl", "helm", "terraform", "aws")
-    monkeypatch.setenv("PATH", tools.path)
-    monkeypatch.setenv("KUBECONFIG", "/another/cluster")
-    tools.on("cluster output", output=_outputs(CLUSTER))
-    tools.on("platform output", output=_outputs(PLATFORM))
-    tools.on("api-resources", output="some.kind\n")
-    tools.on("describe-instances", output="[]")
-    return tools
+from tests.terraform.fake_tools import CLUSTER, PLATFORM, FakeTools, outputs
 
 
 def _position(calls: list[list[str]], *words: str) -> int:
@@ -151,7 +119,7 @@ def test_a_dry_run_renders_our_charts_and_changes_nothing(
         assert upgrades == [release.name for release in RELEASES]
     assert [call[1:] for call in tools.calls()] == [[call[1], "output", "-json", "-no-color"] for call in tools.calls()]
     # And a value that a chart refuses is found without a cluster.
-    tools.on("cluster output", output=_outputs(CLUSTER | {"soloist_nodes_values": {"clusterNmae": "gpu"}}))
+    tools.on("cluster output", output=outputs(CLUSTER | {"soloist_nodes_values": {"clusterNmae": "gpu"}}))
     assert main(["up", "--dry-run"]) == 1
     assert "clusterNmae" in capsys.readouterr().err
 
