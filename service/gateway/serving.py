@@ -19,7 +19,7 @@ from service.client import ChatClient, ChatError, Retries, Tls
 from service.gateway.answering import Backend
 from service.gateway.app import build_app
 from service.gateway.leaving import Leaving
-from service.gateway.rotated import OwnKey, UnusableFileError
+from service.gateway.rotated import Https, OwnKey, UnusableFileError
 from service.gateway.served import ServedModel
 from service.gateway.settings import GatewaySettings
 
@@ -94,13 +94,9 @@ class GatewayServer(uvicorn.Server):
             timeout_keep_alive=max(1, round(settings.keep_alive_s)),
             timeout_graceful_shutdown=round(settings.grace_s + _LAST_WORDS_S),
             h11_max_incomplete_event_size=HEAD_BYTES,
-            ssl_certfile=settings.https_cert,
-            ssl_keyfile=settings.https_key,
         )
-        try:
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            raise CannotStartError(f"--https-cert and --https-key: {error.strerror or error}") from None
+        config.load()
+        config.ssl = _https(settings)
         super().__init__(config)
         PunctualProtocol.head_s = settings.read_timeout_s
         self._backend = backend
@@ -185,6 +181,15 @@ class PunctualProtocol(H11Protocol):
         self._head_timer = None
         if not self._answering and not self.transport.is_closing():
             self.transport.close()
+
+
+def _https(settings: GatewaySettings) -> ssl.SSLContext | None:
+    if settings.https_cert is None or settings.https_key is None:
+        return None
+    try:
+        return Https(settings.https_cert, settings.https_key).context()
+    except UnusableFileError as error:
+        raise CannotStartError(str(error)) from None
 
 
 @contextmanager

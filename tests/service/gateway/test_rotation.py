@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
+import httpx
 import pytest
 
 from service.keys import hash_of, new_key
+from tests.certificates import Authority
 from tests.fakes import saying
-from tests.service.gateway.running import HELLO, NotingEngine, gateway
+from tests.service.gateway.running import HELLO, Gateway, NotingEngine, gateway
 from tests.service.running import running
 
 
@@ -35,3 +38,30 @@ async def test_its_own_key_is_the_one_that_the_file_holds_now(tmp_path: Path) ->
         assert (await gate.ask(HELLO)).status_code == 200
         own.write_text("", encoding="ascii")
         assert (await gate.ask(HELLO)).status_code == 200, "what cannot be used leaves the one before"
+
+
+async def test_https_gives_new_connections_the_certificate_of_now_and_cuts_none(tmp_path: Path) -> None:
+    old, new = Authority.make(tmp_path, "old"), Authority.make(tmp_path, "new")
+    certificate, key = old.issue(tmp_path, "gateway", "127.0.0.1")
+    async with (
+        running() as app,
+        gateway(app.address, https_cert=str(certificate), https_key=str(key)) as gate,
+        browser(gate, old) as standing,
+    ):
+        assert (await standing.get("/healthz")).status_code == 200
+        new.issue(tmp_path, "gateway", "127.0.0.1")
+        async with browser(gate, new) as later:
+            assert (await later.get("/healthz")).status_code == 200
+        assert (await standing.get("/healthz")).status_code == 200
+        async with browser(gate, old) as late:
+            with pytest.raises(httpx.ConnectError):
+                await late.get("/healthz")
+        old.issue(tmp_path, "other", "127.0.0.1")[1].replace(key)
+        async with browser(gate, new) as half:
+            assert (await half.get("/healthz")).status_code == 200, "half a rotation leaves the one before"
+
+
+def browser(gate: Gateway, authority: Authority) -> httpx.AsyncClient:
+    """Trusts this authority."""
+    trusting = ssl.create_default_context(cafile=str(authority.ca))
+    return httpx.AsyncClient(base_url=gate.url.replace("http:", "https:"), verify=trusting)
