@@ -138,12 +138,6 @@ def test_a_package_of_the_chart_renders_the_same(tmp_path: Path) -> None:
     assert parse(text) == render(values)
 
 
-def test_rules_are_those_of_the_file() -> None:
-    file = yaml.safe_load((CHART / "rules" / "soloist.yaml").read_text(encoding="utf-8"))
-    rule = the(render({"monitoring": {"rules": {"enabled": True}}}), "PrometheusRule")
-    assert rule["spec"]["groups"] == file["groups"]
-
-
 def test_dashboards_are_the_files_one_map_each() -> None:
     documents = render({"monitoring": {"dashboards": {"enabled": True}}})
     maps = [d for d in of_kind(documents, "ConfigMap") if "grafana_dashboard" in d["metadata"]["labels"]]
