@@ -83,7 +83,7 @@ class GatewayServer(uvicorn.Server):
         settings = backend.settings
         config = uvicorn.Config(
             build_app(backend),
-            http=PunctualProtocol,
+            http=punctual(settings.read_timeout_s),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -98,7 +98,6 @@ class GatewayServer(uvicorn.Server):
         config.load()
         config.ssl = _https(settings)
         super().__init__(config)
-        PunctualProtocol.head_s = settings.read_timeout_s
         self._backend = backend
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -143,7 +142,7 @@ class GatewayServer(uvicorn.Server):
 class PunctualProtocol(H11Protocol):
     """Closes a connection whose request line and headers do not come in time: uvicorn bounds only the idle ones."""
 
-    head_s = 30.0
+    head_s: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -181,6 +180,11 @@ class PunctualProtocol(H11Protocol):
         self._head_timer = None
         if not self._answering and not self.transport.is_closing():
             self.transport.close()
+
+
+def punctual(head_s: float) -> type[PunctualProtocol]:
+    """The protocol of one server. uvicorn makes its connections itself, so what it needs is of the class."""
+    return type("PunctualProtocol", (PunctualProtocol,), {"head_s": head_s})
 
 
 def _https(settings: GatewaySettings) -> ssl.SSLContext | None:

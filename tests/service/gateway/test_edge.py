@@ -97,14 +97,18 @@ async def test_requests_that_are_too_large_too_slow_or_of_another_type() -> None
             await gate.web.get("/v1/embeddings"),
             await gate.web.get("/v1/models/"),
         ]
+    assert [answer.status_code for answer in found] == [413, 413, 408, 415, 400, 405, 404, 404]
+    assert all(answer.json()["error"]["code"] for answer in found)
+
+
+async def test_heads_that_do_not_come_end_their_connection_after_the_time_of_their_own_server() -> None:
+    async with running() as app, gateway(app.address, read_timeout_s=0.2) as gate, gateway(app.address):
         host, _, port = gate.url.removeprefix("http://").partition(":")
         for said in (b"", b"GET / HTTP/1.1\r\nHost: x\r\n"):
             with socket.create_connection((host, int(port))) as slow:
                 slow.setblocking(False)
                 await asyncio.get_running_loop().sock_sendall(slow, said)
                 assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(slow, 1), 5.0) == b""
-    assert [answer.status_code for answer in found] == [413, 413, 408, 415, 400, 405, 404, 404]
-    assert all(answer.json()["error"]["code"] for answer in found)
 
 
 async def test_so_many_answers_at_once_and_no_more() -> None:
