@@ -14,6 +14,7 @@ class Release:
     """One helm release.
 
     Attributes:
+        namespace: None is that of our pods, which `namespace` of the root platform says.
         chart: an OCI address, a name in `repository`, or a folder.
         version: the chart's; None where the chart is a folder of this repository.
         facts: which output of which root is among its values, as (root, output).
@@ -21,7 +22,7 @@ class Release:
     """
 
     name: str
-    namespace: str
+    namespace: str | None
     chart: str
     version: str | None = None
     repository: str | None = None
@@ -50,8 +51,8 @@ RELEASES = (
     ),
     Release("kube-prometheus-stack", "monitoring", PROMETHEUS, "88.5.3", wait_s=600),
     Release("keda", "keda", "keda", "2.20.2", repository="https://kedacore.github.io/charts"),
-    Release("soloist-nodes", "soloist", str(CHARTS / "soloist-nodes"), facts=("cluster", "soloist_nodes_values")),
+    Release("soloist-nodes", None, str(CHARTS / "soloist-nodes"), facts=("cluster", "soloist_nodes_values")),
     # The first pod waits for a node to be bought, its image to be pulled and its model to be loaded. A minute more than
     # the chart itself gives it, so that what went wrong is said by the Deployment and not by helm's clock.
-    Release("soloist", "soloist", str(CHARTS / "soloist"), facts=("platform", "soloist_values"), wait_s=1860),
+    Release("soloist", None, str(CHARTS / "soloist"), facts=("platform", "soloist_values"), wait_s=1860),
 )  # fmt: skip

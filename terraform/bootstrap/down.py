@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from terraform.bootstrap.commands import BootstrapError, CommandFailedError, Commands, TooLateError
-from terraform.bootstrap.facts import Roots, outputs, with_kubeconfig
+from terraform.bootstrap.facts import Roots, outputs, pods_namespace, with_kubeconfig
 
 PODS_S = 300
 # A node's pods leave within their grace, at the longest its pool's terminationGracePeriod; then an instance ends.
@@ -21,6 +21,9 @@ PLATFORM_S = 900
 CLUSTER_S = 2400
 # kubectl keeps the bound that it is given; this is for one that does not.
 SLACK_S = 30.0
+
+# As terraform/platform has it.
+DEFAULT_NAMESPACE = "soloist"
 
 GPU_RESOURCES = "nodepools.karpenter.sh"
 CLAIMS = "nodeclaims.karpenter.sh"
@@ -37,7 +40,7 @@ def down(commands: Commands, roots: Roots, scratch: Path, *, data: bool) -> None
     """
     facts = outputs(commands, roots.cluster)
     if "cluster_name" in facts:
-        _empty(commands, roots, facts, scratch)
+        _empty(commands, roots, facts, _namespace(outputs(commands, roots.platform), roots.platform), scratch)
         _see_that_none_is_left(commands, facts["cluster_name"], facts["region"])
     else:
         print("no cluster is applied: nothing to empty")
@@ -56,7 +59,15 @@ def down(commands: Commands, roots: Roots, scratch: Path, *, data: bool) -> None
     _destroy(commands, roots.cluster, roots.cluster_vars, CLUSTER_S)
 
 
-def _empty(commands: Commands, roots: Roots, facts: dict[str, Any], scratch: Path) -> None:
+def _namespace(platform: dict[str, Any], folder: Path) -> str:
+    """Where our pods are. A way down that is run again may find the root that knows it destroyed already."""
+    if not platform:
+        print(f"{folder} is not applied: looking for pods in its default namespace, {DEFAULT_NAMESPACE}")
+        return DEFAULT_NAMESPACE
+    return pods_namespace(platform, folder)
+
+
+def _empty(commands: Commands, roots: Roots, facts: dict[str, Any], namespace: str, scratch: Path) -> None:
     """Take away what the cluster's controllers hold in AWS: nodes, load balancers, volumes."""
     try:
         commands = with_kubeconfig(commands, facts, roots.cluster, scratch)
@@ -69,24 +80,24 @@ def _empty(commands: Commands, roots: Roots, facts: dict[str, Any], scratch: Pat
     kinds = "horizontalpodautoscalers.autoscaling"
     if _known(commands, "keda.sh"):
         kinds = f"scaledobjects.keda.sh,{kinds}"
-    _kubectl(commands, "delete", kinds, "--all", "--namespace", "soloist", box_s=60)
-    _kubectl(commands, "scale", "deployments,statefulsets", "--all", "--replicas=0", "--namespace", "soloist", box_s=60)
-    _kubectl(commands, "wait", "pods", "--all", "--for=delete", "--namespace", "soloist", box_s=PODS_S)
-    commands.change("helm", "uninstall", "soloist", "--namespace", "soloist", "--ignore-not-found", "--wait",
+    _kubectl(commands, "delete", kinds, "--all", "--namespace", namespace, box_s=60)
+    _kubectl(commands, "scale", "deployments,statefulsets", "--all", "--replicas=0", "--namespace", namespace, box_s=60)
+    _kubectl(commands, "wait", "pods", "--all", "--for=delete", "--namespace", namespace, box_s=PODS_S)
+    commands.change("helm", "uninstall", "soloist", "--namespace", namespace, "--ignore-not-found", "--wait",
                     "--timeout", f"{PODS_S}s", timeout_s=PODS_S + 60)  # fmt: skip
     # Their load balancers and disks are AWS's, and would hold the VPC or cost on.
     balancers = ("--all-namespaces", "--field-selector", "spec.type=LoadBalancer")
     _kubectl(commands, "delete", "services", *balancers, box_s=VOLUMES_S)
     if _known(commands, "karpenter.sh"):
-        _drain(commands)
+        _drain(commands, namespace)
     # After the pods that use them, which keep them till then.
-    _kubectl(commands, "delete", "persistentvolumeclaims", "--all", "--namespace", "soloist", box_s=VOLUMES_S)
+    _kubectl(commands, "delete", "persistentvolumeclaims", "--all", "--namespace", namespace, box_s=VOLUMES_S)
     commands.change("helm", "uninstall", "kube-prometheus-stack", "--namespace", "monitoring", "--ignore-not-found",
                     "--wait", "--timeout", f"{PODS_S}s", timeout_s=PODS_S + 60)  # fmt: skip
     _kubectl(commands, "delete", "persistentvolumeclaims", "--all", "--namespace", "monitoring", box_s=VOLUMES_S)
 
 
-def _drain(commands: Commands) -> None:
+def _drain(commands: Commands, namespace: str) -> None:
     """Let Karpenter, which must still run, end its nodes and take back the instance profiles that it made."""
     _kubectl(commands, "delete", GPU_RESOURCES, "--all", "--wait=false", box_s=60)
     try:
@@ -99,7 +110,7 @@ def _drain(commands: Commands) -> None:
             f"{error}\nStill there: {', '.join(left) or 'nothing'}. Nothing was destroyed. See why with "
             "`kubectl describe`, and in the log of kube-system/karpenter; then run this again."
         ) from None
-    commands.change("helm", "uninstall", "soloist-nodes", "--namespace", "soloist", "--ignore-not-found", "--wait",
+    commands.change("helm", "uninstall", "soloist-nodes", "--namespace", namespace, "--ignore-not-found", "--wait",
                     "--timeout", f"{VOLUMES_S}s", timeout_s=VOLUMES_S + 60)  # fmt: skip
 
 

@@ -44,6 +44,11 @@ def require(found: Mapping[str, Any], name: str, folder: Path) -> Any:
     return found[name]
 
 
+def pods_namespace(platform: Mapping[str, Any], folder: Path) -> str:
+    """Where our pods and their service account are: whose pods may read models there, and in no other namespace."""
+    return str(require(platform, "service_account", folder)["namespace"])
+
+
 def with_kubeconfig(commands: Commands, facts: Mapping[str, Any], folder: Path, scratch: Path) -> Commands:
     """Commands that talk to this cluster and to no other, whatever the user's own kubeconfig has as its current one."""
     name, region = require(facts, "cluster_name", folder), require(facts, "region", folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 from terraform.bootstrap.charts import CHARTS, HERE, RELEASES, Release
 from terraform.bootstrap.commands import Commands
-from terraform.bootstrap.facts import Roots, outputs, require, with_kubeconfig
+from terraform.bootstrap.facts import Roots, outputs, pods_namespace, require, with_kubeconfig
 
 
 def up(commands: Commands, roots: Roots, own_values: Mapping[str, Sequence[Path]], scratch: Path) -> None:
@@ -22,13 +22,14 @@ def up(commands: Commands, roots: Roots, own_values: Mapping[str, Sequence[Path]
     """
     facts = {"cluster": outputs(commands, roots.cluster), "platform": outputs(commands, roots.platform)}
     values = {release.name: _values(release, facts, roots, own_values, scratch) for release in RELEASES}
+    namespace = pods_namespace(facts["platform"], roots.platform)
     commands = with_kubeconfig(commands, facts["cluster"], roots.cluster, scratch)
-    # Its labels make the cluster refuse a pod that is less than restricted.
-    commands.change("kubectl", "apply", "--filename", HERE / "namespace.yaml", timeout_s=60)
+    commands.change("kubectl", "apply", "--filename", _namespace_file(namespace, scratch), timeout_s=60)
     for release in RELEASES:
+        where = ["--namespace", release.namespace or namespace]
         if release.chart.startswith(str(CHARTS)):
-            commands.read("helm", "template", release.name, release.chart, *_where(release), *values[release.name])
-        commands.change("helm", "upgrade", release.name, *_source(release), "--install", *_where(release),
+            commands.read("helm", "template", release.name, release.chart, *where, *values[release.name])
+        commands.change("helm", "upgrade", release.name, *_source(release), "--install", *where,
                         "--create-namespace", *values[release.name], "--wait", "--timeout", f"{release.wait_s}s",
                         timeout_s=release.wait_s + 60)  # fmt: skip
     name, region = facts["cluster"]["cluster_name"], facts["cluster"]["region"]
@@ -59,5 +60,10 @@ def _source(release: Release) -> list[str]:
     return [release.chart, *repository, *version]
 
 
-def _where(release: Release) -> list[str]:
-    return ["--namespace", release.namespace]
+def _namespace_file(name: str, scratch: Path) -> Path:
+    """The manifest of namespace.json under this name. Its labels make the cluster refuse a less than restricted pod."""
+    manifest = json.loads((HERE / "namespace.json").read_text(encoding="utf-8"))
+    manifest["metadata"]["name"] = name
+    file = scratch / "namespace.json"
+    file.write_text(json.dumps(manifest), encoding="utf-8")
+    return file

@@ -41,18 +41,19 @@ sys.exit(answer.get("code", 0))
 
 
 # What the two roots say, once they are applied.
-CLUSTER = {
+CLUSTER: dict[str, Any] = {
     "cluster_name": "gpu",
     "region": "us-west-2",
     "karpenter_values": {"settings": {"clusterName": "gpu", "interruptionQueue": "gpu"}},
     "soloist_nodes_values": {"clusterName": "gpu", "nodeRole": "gpu-karpenter-node", "tags": {"owner": "me"}},
 }
-PLATFORM = {
+PLATFORM: dict[str, Any] = {
     "soloist_values": {
         "image": {"repository": "100000000001.dkr.ecr.us-west-2.amazonaws.com/soloist"},
         "model": {"source": "s3", "s3": {"uri": "s3://models/models/llama-3.1-8b", "region": "us-west-2"}},
         "serviceAccount": {"create": True, "name": "soloist"},
-    }
+    },
+    "service_account": {"namespace": "soloist", "name": "soloist"},
 }
 
 

@@ -42,7 +42,12 @@ def outputs(root: Path = CLUSTER) -> str:
 
 def releases() -> str:
     """What the bootstrap installs, and in which version."""
-    rows = [f"| `{each.name}` | `{each.namespace}` | {each.version or 'helm/' + each.name} |" for each in RELEASES]
+    of_pods = "`namespace` of `platform`"
+    rows = [
+        f"| `{each.name}` | {f'`{each.namespace}`' if each.namespace else of_pods} "
+        f"| {each.version or 'helm/' + each.name} |"
+        for each in RELEASES
+    ]
     return "\n".join(["| release | namespace | version |", "|---|---|---|", *rows])
 
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from terraform.bootstrap.__main__ import main
+from terraform.bootstrap.__main__ import TERRAFORM, main
+from terraform.bootstrap.commands import Commands
+from terraform.bootstrap.facts import Roots
+from terraform.bootstrap.up import up
 from tests.helm.rendering import TOOLS, tool
-from tests.terraform.fake_tools import FakeTools
+from tests.terraform.fake_tools import PLATFORM, FakeTools
 
 # Nobody listens on port 1.
 NOWHERE = {
@@ -32,11 +35,13 @@ def test_the_real_tools_get_as_far_as_the_cluster(
     tools = FakeTools.make(tmp_path / "tools", "terraform", "aws")
     monkeypatch.setenv("PATH", os.pathsep.join([str(tools.folder / "bin"), str(TOOLS), os.environ["PATH"]]))
     facts = {"cluster_name": "gpu", "region": "us-east-1", "karpenter_values": {}, "soloist_nodes_values": {}}
-    for root, values in (("cluster", facts), ("platform", {"soloist_values": {"image": {"repository": "soloist"}}})):
+    platform = {"soloist_values": {"image": {"repository": "soloist"}}, "service_account": PLATFORM["service_account"]}
+    for root, values in (("cluster", facts), ("platform", platform)):
         tools.on(f"{root} output", output=json.dumps({name: {"value": value} for name, value in values.items()}))
     tools.on("describe-instances", output="[]")
     assert main(["down", "--dry-run"]) == 0
-    assert main(["up", "--dry-run"]) == 0
+    # Not by its command line, which takes its files away at the end: kubectl wants to read one.
+    up(Commands(dry_run=True), Roots(TERRAFORM / "cluster", TERRAFORM / "platform"), {}, tmp_path)
     said = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if line.startswith("would run ")]
     # Without a cluster `helm upgrade` would fetch its chart first, from the network.
     asked = [words[2:] for words in said if words[2] == "kubectl" or words[2:4] == ["helm", "uninstall"]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from terraform.bootstrap.__main__ import main
-from tests.terraform.fake_tools import FakeTools
+from tests.terraform.fake_tools import PLATFORM, FakeTools
 from tests.terraform.tables import PAGES, ROOT, with_tables
 
 GUIDE = ROOT / "docs" / "terraform.md"
@@ -54,7 +54,10 @@ def test_bootstrap_commands_run_as_they_stand(
     monkeypatch.setenv("PATH", tools.path)
     monkeypatch.chdir(ROOT)
     facts = {"cluster_name": "gpu", "region": "us-east-1", "karpenter_values": {}, "soloist_nodes_values": {}}
-    for root, values in (("cluster", facts), ("platform", {"soloist_values": {}})):
+    for root, values in (
+        ("cluster", facts),
+        ("platform", {"soloist_values": {}, "service_account": PLATFORM["service_account"]}),
+    ):
         tools.on(f"{root} output", output=json.dumps({name: {"value": value} for name, value in values.items()}))
     tools.on("describe-instances", output="[]")
     commands = [words for words in _commands() if words[0] == "python3"]
