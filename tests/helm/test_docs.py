@@ -84,11 +84,14 @@ def test_what_the_guide_installs_is_taken_by_the_cluster(words: list[str], folde
 
 @pytest.mark.parametrize("words", of("helm", "upgrade"), ids=lambda words: words[-1])
 def test_what_the_guide_changes_is_taken_by_the_cluster(words: list[str], folder: Path) -> None:
-    """Without a cluster there is nothing to reuse values of: they are those of the installation, said again."""
+    """Without a cluster there is nothing to reuse values of: those of the commands before are said again."""
     assert "--reuse-values" in words
-    rest = [word for word in words[3:] if word != "--reuse-values"]
-    installed = ["--values", "soloist.json"]
-    done = _run(["helm", "template", words[1], words[2], *installed, *rest], folder)
+    reused = ["--values", "soloist.json"]
+    for before in of("helm", "upgrade"):
+        reused += [word for word in before[3:] if word != "--reuse-values"]
+        if before == words:
+            break
+    done = _run(["helm", "template", words[1], words[2], *reused], folder)
     assert not done.returncode, done.stderr
     assert not faults(parse(done.stdout))
 

@@ -45,7 +45,8 @@ def test_capacity_chooses_the_pools(capacity: str, pools: list[str] | None) -> N
 
 
 def test_the_floor_stays_on_demand_and_is_served_like_the_rest() -> None:
-    documents = render({"placement": {"capacity": "spot", "onDemandFloor": 2}, "autoscaling": {"mode": "keda"}})
+    values = {"placement": {"capacity": "spot", "onDemandFloor": 2}, "autoscaling": {"mode": "keda"}}
+    documents = render({**values, "monitoring": {"podMonitor": {"enabled": True}}})
     floor, main = the(documents, "Deployment", "soloist-floor"), the(documents, "Deployment", "soloist")
     assert floor["spec"]["replicas"] == 2
     [term] = floor["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][

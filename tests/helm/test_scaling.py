@@ -12,17 +12,18 @@ import yaml
 
 from service.ops.metrics import Metrics
 from tests.helm.leaves import over
-from tests.helm.rendering import CHART, Document, ci_files, of_kind, render, the
+from tests.helm.rendering import CHART, Document, RenderError, ci_files, of_kind, render, the
 
 SCALERS = {"HorizontalPodAutoscaler", "ScaledObject"}
-KEDA: dict[str, Any] = {"autoscaling": {"mode": "keda"}}
+SCRAPED: dict[str, Any] = {"monitoring": {"podMonitor": {"enabled": True}}}
+KEDA: dict[str, Any] = over(SCRAPED, {"autoscaling": {"mode": "keda"}})
 
 
 @pytest.mark.parametrize(
     ("mode", "scalers"), [("none", set()), ("keda", {"ScaledObject"}), ("hpa", {"HorizontalPodAutoscaler"})]
 )
 def test_one_scaler_at_most_and_then_no_number_in_the_deployment(mode: str, scalers: set[str]) -> None:
-    documents = render({"autoscaling": {"mode": mode}, "replicas": 3})
+    documents = render(over(SCRAPED, {"autoscaling": {"mode": mode}, "replicas": 3}))
     assert {document["kind"] for document in documents} & SCALERS == scalers
     # A number in the Deployment would set the scaler's work back at each upgrade.
     assert the(documents, "Deployment")["spec"].get("replicas") == (None if scalers else 3)
@@ -30,7 +31,7 @@ def test_one_scaler_at_most_and_then_no_number_in_the_deployment(mode: str, scal
 
 @pytest.mark.parametrize("mode", ["keda", "hpa"])
 def test_scalers_look_at_who_waits_and_never_at_who_is_served(mode: str) -> None:
-    scaler = yaml.safe_dump([d for d in render({"autoscaling": {"mode": mode}}) if d["kind"] in SCALERS])
+    scaler = yaml.safe_dump([d for d in render(over(SCRAPED, {"autoscaling": {"mode": mode}})) if d["kind"] in SCALERS])
     assert set(re.findall(r"soloist_\w+", scaler)) == {"soloist_queue_depth", "soloist_predicted_wait_seconds"}
     assert "running" not in scaler
     assert "active" not in scaler
@@ -62,6 +63,25 @@ def test_a_wait_is_no_sum_and_is_not_divided_by_the_pods() -> None:
     waiting, wait = the(render(KEDA), "ScaledObject")["spec"]["triggers"]
     assert (waiting["metadata"]["query"][:4], waiting.get("metricType", "AverageValue")) == ("sum(", "AverageValue")
     assert (wait["metadata"]["query"][:4], wait["metricType"]) == ("avg(", "Value")
+
+
+def test_a_prometheus_without_figures_is_an_error_and_not_an_empty_queue() -> None:
+    def looks(values: dict[str, Any]) -> set[str]:
+        triggers = the(render(values), "ScaledObject")["spec"]["triggers"]
+        return {t["metadata"]["ignoreNullValues"] for t in triggers if t["type"] == "prometheus"}
+
+    assert looks(KEDA) == {"false"}
+    # With an error and no fallback the number of pods stays; a fallback would be gone to from any number.
+    assert "fallback" not in the(render(KEDA), "ScaledObject")["spec"]
+    # At night there is no pod and no figure: that is as it should be.
+    assert looks(over(KEDA, {"autoscaling": {"workHours": {"enabled": True}}})) == {"true"}
+
+
+def test_nobody_is_scaled_by_metrics_that_nothing_scrapes() -> None:
+    blind: dict[str, Any] = {"autoscaling": {"mode": "keda"}}
+    with pytest.raises(RenderError, match=r"monitoring\.podMonitor\.enabled, or say autoscaling\.prometheus\.scraped"):
+        render(blind)
+    assert of_kind(render(over(blind, {"autoscaling": {"prometheus": {"scrapedElsewhere": True}}})), "ScaledObject")
 
 
 def test_the_night_ends_the_last_pod_and_the_morning_begins_the_first() -> None:

@@ -21,7 +21,8 @@ TLS = {"security": {"tls": {"secretName": "tls"}}}
 GATEWAY = {"gateway": {"enabled": True}}
 S3 = {"model": {"source": "s3", "s3": {"uri": "s3://bucket/prefix"}}}
 PVC = {"model": {"source": "pvc", "pvc": {"claimName": "claim"}}}
-KEDA = {"autoscaling": {"mode": "keda"}}
+SCRAPED = {"monitoring": {"podMonitor": {"enabled": True}}}
+KEDA = over(SCRAPED, {"autoscaling": {"mode": "keda"}})
 
 # What must be so for a value to be of use: of the longest beginning of its path that stands here.
 CONTEXTS: Mapping[str, Mapping[str, Any]] = {
@@ -46,13 +47,17 @@ CONTEXTS: Mapping[str, Mapping[str, Any]] = {
     "monitoring.rules": {"monitoring": {"rules": {"enabled": True}}},
     "monitoring.dashboards": {"monitoring": {"dashboards": {"enabled": True}}},
     "autoscaling": KEDA,
-    "autoscaling.mode": {},
+    "autoscaling.mode": SCRAPED,
     "autoscaling.workHours": over(KEDA, {"autoscaling": {"workHours": {"enabled": True}}}),
     "route": {"route": {"enabled": True, "parentRefs": [{"name": "gateway"}]}},
     "inferencePool": {"inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}}},
     "gateway": GATEWAY,
     "gateway.lendKey": GATEWAY,
     "placement.pools": {"placement": {"capacity": "spot-preferred"}},
+}
+# Values that only allow what is refused without them, and what that is.
+PERMITS: Mapping[str, Mapping[str, Any]] = {
+    "autoscaling.prometheus.scrapedElsewhere": {"autoscaling": {"mode": "keda"}},
 }
 # What must be said together with a changed value.
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
@@ -88,6 +93,8 @@ def _unchanged(leaf: Value) -> str | None:
     name = ".".join(leaf.path)
     context = over(BASE, _context(name))
     value = another(leaf)
+    if name in PERMITS:
+        return _permits_nothing(leaf, over(BASE, PERMITS[name]))
     if over(context, of(leaf.path, value)) == context:  # it is what makes the context
         value = leaf.default
     changed = over(over(context, TOGETHER.get(name, {})), of(leaf.path, value))
@@ -100,6 +107,20 @@ def _unchanged(leaf: Value) -> str | None:
     if isinstance(value, str) and value.startswith(("other", "7")) and json.dumps(value)[1:-1] not in json.dumps(after):
         return f"{name}: {value!r} is nowhere to be seen"
     return None
+
+
+def _permits_nothing(leaf: Value, refused: dict[str, Any]) -> str | None:
+    """What is wrong with a value that should allow `refused`."""
+    name = ".".join(leaf.path)
+    try:
+        render(over(refused, of(leaf.path, another(leaf))))
+    except RenderError as error:
+        return f"{name}: does not allow what it should: {error}"
+    try:
+        render(refused)
+    except RenderError as error:
+        return None if name in str(error) else f"{name}: is not named by the refusal: {error}"
+    return f"{name}: what it allows is allowed without it"
 
 
 def _context(name: str) -> Mapping[str, Any]:

@@ -97,6 +97,9 @@
 {{- if and (ne $scaling.mode "none") (lt (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
 {{- fail (printf "autoscaling.maxReplicas is %d and minReplicas %d: the most must not be fewer than the fewest." (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
 {{- end -}}
+{{- if and (eq $scaling.mode "keda") (not (or .Values.monitoring.podMonitor.enabled $scaling.prometheus.scrapedElsewhere)) -}}
+{{- fail "autoscaling.mode keda asks Prometheus who waits, and nothing of this chart has the pods scraped: set monitoring.podMonitor.enabled, or say autoscaling.prometheus.scrapedElsewhere=true where something else does." -}}
+{{- end -}}
 {{- if and $scaling.workHours.enabled (ne $scaling.mode "keda") -}}
 {{- fail (printf "autoscaling.workHours needs autoscaling.mode keda, which can end the last pod; it is %s." $scaling.mode) -}}
 {{- end -}}
