@@ -76,12 +76,22 @@ resource "aws_budgets_budget" "monthly" {
   depends_on = [aws_sns_topic_policy.alerts] # Budgets tries the topic at once
 }
 
-resource "aws_ce_anomaly_monitor" "services" {
+# Of tags an account may have many monitors. Of services it may have one, and new accounts have it from the start.
+resource "aws_ce_anomaly_monitor" "own" {
   count = var.cost_anomaly_detection && var.anomaly_monitor_arn == "" ? 1 : 0
 
-  name              = "${var.cluster_name}-services"
-  monitor_type      = "DIMENSIONAL"
-  monitor_dimension = "SERVICE"
+  name              = "${var.cluster_name}-${var.anomaly_covers}"
+  monitor_type      = var.anomaly_covers == "tags" ? "CUSTOM" : "DIMENSIONAL"
+  monitor_dimension = var.anomaly_covers == "tags" ? null : "SERVICE"
+  # With what is unset, too: AWS says these as well, and the plan would never settle.
+  monitor_specification = var.anomaly_covers == "tags" ? jsonencode({
+    And            = null
+    CostCategories = null
+    Dimensions     = null
+    Not            = null
+    Or             = null
+    Tags           = { Key = "user:environment", MatchOptions = null, Values = [var.environment] }
+  }) : null
 }
 
 resource "aws_ce_anomaly_subscription" "alerts" {
@@ -89,7 +99,7 @@ resource "aws_ce_anomaly_subscription" "alerts" {
 
   name             = "${var.cluster_name}-anomalies"
   frequency        = "IMMEDIATE" # which AWS sends to topics only
-  monitor_arn_list = var.anomaly_monitor_arn == "" ? aws_ce_anomaly_monitor.services[*].arn : [var.anomaly_monitor_arn]
+  monitor_arn_list = var.anomaly_monitor_arn == "" ? aws_ce_anomaly_monitor.own[*].arn : [var.anomaly_monitor_arn]
 
   subscriber {
     type    = "SNS"

@@ -175,8 +175,19 @@ variable "cost_anomaly_detection" {
   default     = true
 }
 
+variable "anomaly_covers" {
+  description = "What our monitor looks at. tags: what carries this environment's tag, which AWS sees once the tag is activated as a cost allocation tag; a member account may make none. services: each service of the account, of which AWS allows one monitor."
+  type        = string
+  default     = "tags"
+
+  validation {
+    condition     = contains(["tags", "services"], var.anomaly_covers)
+    error_message = "anomaly_covers must be tags or services."
+  }
+}
+
 variable "anomaly_monitor_arn" {
-  description = "An existing Cost Anomaly Detection monitor of all services. AWS allows one for an account, and makes one (Default-Services-Monitor) in new accounts: give its ARN there. Empty makes one."
+  description = "An existing Cost Anomaly Detection monitor to use in place of one of our own, such as the Default-Services-Monitor that AWS makes in new accounts. Empty makes one."
   type        = string
   default     = ""
 

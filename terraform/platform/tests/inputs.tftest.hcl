@@ -29,6 +29,7 @@ run "wrong" {
     monthly_budget_usd  = 0
     budget_covers       = "everything"
     alert_emails        = []
+    anomaly_covers      = "everything"
     anomaly_monitor_arn = "Default-Services-Monitor"
     anomaly_usd         = 0
     idle_gpu_minutes    = 45
@@ -38,7 +39,7 @@ run "wrong" {
   expect_failures = [
     var.region, var.cluster_name, var.environment, var.owner, var.model, var.tags, var.model_cache_days, var.image_repository,
     var.images_kept, var.namespace, var.service_account, var.monthly_budget_usd, var.budget_covers, var.alert_emails,
-    var.anomaly_monitor_arn, var.anomaly_usd, var.idle_gpu_minutes, var.night_stop,
+    var.anomaly_covers, var.anomaly_monitor_arn, var.anomaly_usd, var.idle_gpu_minutes, var.night_stop,
   ]
 }
 

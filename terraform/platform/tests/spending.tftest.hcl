@@ -53,12 +53,13 @@ run "apply" {
 
   assert {
     condition = (
-      one(aws_ce_anomaly_monitor.services).monitor_type == "DIMENSIONAL" && one(aws_ce_anomaly_monitor.services).monitor_dimension == "SERVICE"
+      one(aws_ce_anomaly_monitor.own).monitor_type == "CUSTOM"
+      && jsondecode(one(aws_ce_anomaly_monitor.own).monitor_specification).Tags == { Key = "user:environment", MatchOptions = null, Values = ["dev"] }
       && one(aws_ce_anomaly_subscription.alerts).frequency == "IMMEDIATE"
       && one(one(aws_ce_anomaly_subscription.alerts).subscriber).address == aws_sns_topic.alerts.arn
-      && one(one(aws_ce_anomaly_subscription.alerts).monitor_arn_list) == one(aws_ce_anomaly_monitor.services).arn
+      && one(one(aws_ce_anomaly_subscription.alerts).monitor_arn_list) == one(aws_ce_anomaly_monitor.own).arn
     )
-    error_message = "Unusual spending in any service must be told at once, to the topic."
+    error_message = "Unusual spending of this environment must be told at once, to the topic, by a monitor of which an account may have many."
   }
 
   assert {
@@ -130,7 +131,7 @@ run "as_asked" {
   }
 
   assert {
-    condition     = length(aws_ce_anomaly_monitor.services) == 0 && one(one(aws_ce_anomaly_subscription.alerts).monitor_arn_list) == var.anomaly_monitor_arn
+    condition     = length(aws_ce_anomaly_monitor.own) == 0 && one(one(aws_ce_anomaly_subscription.alerts).monitor_arn_list) == var.anomaly_monitor_arn
     error_message = "An existing monitor must be used in place of a second one, which AWS would refuse."
   }
 
@@ -181,6 +182,23 @@ run "as_asked" {
   }
 }
 
+# A member account may make no monitor of tags, and one of services.
+run "in_a_member_account" {
+  command = plan
+
+  variables {
+    anomaly_covers = "services"
+  }
+
+  assert {
+    condition = (
+      one(aws_ce_anomaly_monitor.own).monitor_type == "DIMENSIONAL" && one(aws_ce_anomaly_monitor.own).monitor_dimension == "SERVICE"
+      && one(aws_ce_anomaly_monitor.own).monitor_specification == null
+    )
+    error_message = "Who asks for all services must get the monitor of all services."
+  }
+}
+
 run "without_cost_explorer" {
   command = plan
 
@@ -189,7 +207,7 @@ run "without_cost_explorer" {
   }
 
   assert {
-    condition     = length(aws_ce_anomaly_monitor.services) == 0 && length(aws_ce_anomaly_subscription.alerts) == 0
+    condition     = length(aws_ce_anomaly_monitor.own) == 0 && length(aws_ce_anomaly_subscription.alerts) == 0
     error_message = "Where Cost Explorer is not to be had, nothing of it may be asked for."
   }
 }
