@@ -10,10 +10,11 @@ import yaml
 
 from service.ops.drain import DrainTimes
 from service.parts import HANG_CUDA_S
-from tests.helm.rendering import NODES_CHART, render, server, server_pod, settings_file, the
+from tests.helm.rendering import NODES_CHART, Document, render, server, server_pod, settings_file, the
 from tests.project.tree import ROOT
 
 PAGE = ROOT / "docs" / "probes.md"
+SCALED = {"autoscaling": {"mode": "hpa"}}
 NOTICE_S = 120  # what AWS gives before it takes a spot instance
 SPOT_S = 110  # of it, for the pod: Karpenter needs some to hear and to evict
 
@@ -24,8 +25,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)])
 
 
-def _settings(file: str = "soloist.yaml") -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load(settings_file(_documents(), file))
+def _settings(file: str = "soloist.yaml", documents: list[Document] | None = None) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(settings_file(documents or _documents(), file))
     return read
 
 
@@ -120,10 +121,10 @@ def connections() -> str:
         "write_stall_s": "a reader that takes nothing loses its turn after",
     }
     settings = _settings()
-    return table(
-        ["what", "figure (s)", "where it is set"],
-        [[what, f"{settings[name]:g}", f"`settings.{name}`"] for name, what in of_interest.items()],
-    )
+    rows = [[what, f"{settings[name]:g}", f"`settings.{name}`"] for name, what in of_interest.items()]
+    scaled = _settings(documents=render(SCALED))["connection_age_s"]
+    rows.insert(4, ["the same with autoscaling, at most", f"{scaled:g}", "`autoscaling.connectionAgeSeconds`"])
+    return table(["what", "figure (s)", "where it is set"], rows)
 
 
 def gateway() -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from service.ops.metrics import Metrics
 from tests.helm.leaves import over
-from tests.helm.rendering import CHART, Document, RenderError, ci_files, of_kind, render, the
+from tests.helm.rendering import CHART, Document, RenderError, ci_files, of_kind, render, settings_file, the
 
 SCALERS = {"HorizontalPodAutoscaler", "ScaledObject"}
 SCRAPED: dict[str, Any] = {"monitoring": {"podMonitor": {"enabled": True}}}
@@ -75,6 +75,23 @@ def test_a_prometheus_without_figures_is_an_error_and_not_an_empty_queue() -> No
     assert "fallback" not in the(render(KEDA), "ScaledObject")["spec"]
     # At night there is no pod and no figure: that is as it should be.
     assert looks(over(KEDA, {"autoscaling": {"workHours": {"enabled": True}}})) == {"true"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings", "age_s"),
+    [
+        ("none", {}, 1800),
+        ("keda", {}, 300),
+        ("hpa", {}, 300),
+        ("hpa", {"connection_age_s": 60.5}, 60.5),
+        ("keda", {"connection_age_s": 3600}, 300),
+    ],
+)
+def test_rpc_06_clients_look_for_pods_sooner_where_pods_are_added(
+    mode: str, settings: dict[str, float], age_s: float
+) -> None:
+    documents = render(over(SCRAPED, {"autoscaling": {"mode": mode}, "settings": settings}))
+    assert yaml.safe_load(settings_file(documents))["connection_age_s"] == age_s
 
 
 def test_nobody_is_scaled_by_metrics_that_nothing_scrapes() -> None:

@@ -63,7 +63,13 @@ keys: /etc/soloist/keys/keys.yaml
 {{- end }}
 insecure: {{ .Values.security.insecure }}
 # `settings` of the values.
-{{- range $name, $value := .Values.settings }}
+{{- $settings := .Values.settings }}
+{{- if ne .Values.autoscaling.mode "none" }}
+{{- /* So that clients of before find the pods that are added. */}}
+{{- $age := minf $settings.connection_age_s .Values.autoscaling.connectionAgeSeconds }}
+{{- $settings = merge (dict "connection_age_s" $age) $settings }}
+{{- end }}
+{{- range $name, $value := $settings }}
 {{ $name }}: {{ toJson $value }}
 {{- end }}
 {{- end }}
