@@ -222,6 +222,17 @@ variable "gpu_metrics_addon_version" {
   default     = ""
 }
 
+variable "gpu_metrics_days" {
+  description = "Days that CloudWatch keeps the agent's records. The metrics that it makes of them stay for 15 months all the same."
+  type        = number
+  default     = 3
+
+  validation {
+    condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365], var.gpu_metrics_days)
+    error_message = "gpu_metrics_days must be a number of days that CloudWatch knows: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180 or 365."
+  }
+}
+
 variable "idle_gpu_minutes" {
   description = "Minutes without any work on any GPU after which the alarm rings. It does not ring while there is no GPU node."
   type        = number

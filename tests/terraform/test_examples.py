@@ -54,6 +54,7 @@ def test_inf_10_the_platforms_plan_from_nothing_and_are_what_the_idle_table_coun
     def counts(units: dict[str, float], name: str) -> dict[str, float]:
         return {
             "length(aws_cloudwatch_metric_alarm.idle_gpu)": units["cloudwatch_alarm_month"],
+            "length(aws_eks_addon.agent)": 1 if units["container_insights_million"] else 0,
             "length(aws_cloudwatch_dashboard.gpus[*])": units["cloudwatch_dashboard_month"],
             "length(aws_scheduler_schedule.night)": 1 if name == "dev" else 0,
             "(aws_s3_bucket.models.force_destroy ? 1 : 0)": 1 if name == "dev" else 0,

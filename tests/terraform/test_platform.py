@@ -173,6 +173,10 @@ def test_idle_gpus_ring_and_an_empty_cluster_does_not(applied: Applied) -> None:
         clusterName=CLUSTER, namespace="amazon-cloudwatch"
     )["associations"]
     assert listed["serviceAccount"] == "cloudwatch-agent"
+    # Made before the agent would make it, without an end.
+    (group,) = applied.client("logs").describe_log_groups()["logGroups"]
+    assert group["logGroupName"] == f"/aws/containerinsights/{CLUSTER}/performance"
+    assert group["retentionInDays"] == 3
 
 
 def test_the_dashboard_shows_the_gpus_of_this_cluster(applied: Applied) -> None:

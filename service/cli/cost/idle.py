@@ -33,6 +33,9 @@ class Part:
 SHAPES = ("dev", "production")
 
 _H = HOURS_PER_MONTH
+# Of the CloudWatch agent, an assumption: the metrics that AWS lists for a node, some 12 pods on it and their containers.
+OBSERVATIONS_PER_MINUTE = 600
+_NODE_OBSERVATIONS = OBSERVATIONS_PER_MINUTE * 60 * _H / 1e6  # millions a month
 PARTS = (
     Part("EKS control plane", "eks_cluster_hour", _H, _H),
     Part("system nodes, 2 on demand", "system_node_hour", 2 * _H, 2 * _H),
@@ -45,6 +48,7 @@ PARTS = (
     Part("CloudWatch alarm of idle GPUs", "cloudwatch_alarm_month", 1, 1),
     Part("CloudWatch dashboard", "cloudwatch_dashboard_month", 1, 1),
     Part("CloudWatch logs of the control plane, 2 GB", "cloudwatch_logs_gb", 2, 2),
+    Part("CloudWatch agent on the system nodes", "container_insights_million", *(2 * _NODE_OBSERVATIONS,) * 2),
     Part("KMS key of secrets and logs", "kms_key_month", 1, 1),
 )
 

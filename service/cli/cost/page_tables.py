@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from service.cli.cost.bill import HOURS_PER_MONTH, NODE_DISK_GB
 from service.cli.cost.figures import TRAFFIC, Figures
-from service.cli.cost.idle import FREE, PARTS, SHAPES
+from service.cli.cost.idle import FREE, OBSERVATIONS_PER_MINUTE, PARTS, SHAPES
 from service.cli.cost.prices import PAYMENTS, Prices
 
 
@@ -42,8 +42,10 @@ or nearly:
 
 {free}
 
-Each GPU node that runs adds its own hour and its volume of {NODE_DISK_GB} GB. Not counted: what the CloudWatch agent
-sends, which is billed by observation (`gpu_metrics = false` leaves it out)."""
+Each GPU node that runs adds its own hour and its volume of {NODE_DISK_GB} GB. The CloudWatch agent
+is billed by observation: {OBSERVATIONS_PER_MINUTE} a minute for each system node are assumed, after the metrics that
+AWS lists for a node, its pods and their containers; those of a GPU node are not counted. `gpu_metrics = false` leaves
+the agent out."""
 
 
 def instance_table(prices: Prices, figures: Figures) -> str:

@@ -20,7 +20,7 @@ UNCONFIRMED, UNDATED = "unconfirmed", "undated"
 PLATFORM_ITEMS = (
     "eks_cluster_hour", "nat_gateway_hour", "nat_gateway_gb", "public_ipv4_hour", "interface_endpoint_hour",
     "system_node_hour", "gp3_gb_month", "s3_gb_month", "ecr_gb_month", "cloudwatch_alarm_month",
-    "cloudwatch_dashboard_month", "cloudwatch_logs_gb", "kms_key_month",
+    "cloudwatch_dashboard_month", "cloudwatch_logs_gb", "container_insights_million", "kms_key_month",
 )  # fmt: skip
 
 

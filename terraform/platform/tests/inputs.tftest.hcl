@@ -33,13 +33,14 @@ run "wrong" {
     anomaly_monitor_arn = "Default-Services-Monitor"
     anomaly_usd         = 0
     idle_gpu_minutes    = 45
+    gpu_metrics_days    = 2
     night_stop          = { timezone = "Berlin time", schedule = "19:30" }
   }
 
   expect_failures = [
     var.region, var.cluster_name, var.environment, var.owner, var.model, var.tags, var.model_cache_days, var.image_repository,
     var.images_kept, var.namespace, var.service_account, var.monthly_budget_usd, var.budget_covers, var.alert_emails,
-    var.anomaly_covers, var.anomaly_monitor_arn, var.anomaly_usd, var.idle_gpu_minutes, var.night_stop,
+    var.anomaly_covers, var.anomaly_monitor_arn, var.anomaly_usd, var.gpu_metrics_days, var.idle_gpu_minutes, var.night_stop,
   ]
 }
 

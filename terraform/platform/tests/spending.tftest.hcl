@@ -101,6 +101,14 @@ run "apply" {
   }
 
   assert {
+    condition = (
+      one(aws_cloudwatch_log_group.agent).name == "/aws/containerinsights/cuda-graph-inference/performance"
+      && one(aws_cloudwatch_log_group.agent).retention_in_days == 3
+    )
+    error_message = "What the agent sends must lie where it writes to, and go after three days."
+  }
+
+  assert {
     condition     = length(jsondecode(aws_cloudwatch_dashboard.gpus.dashboard_body).widgets) == 4
     error_message = "The dashboard must show use and memory of the GPUs and the alarm."
   }
@@ -141,7 +149,7 @@ run "as_asked" {
   }
 
   assert {
-    condition     = length(aws_eks_addon.agent) == 0 && length(aws_cloudwatch_metric_alarm.idle_gpu) == 0 && length(jsondecode(aws_cloudwatch_dashboard.gpus.dashboard_body).widgets) == 1
+    condition     = length(aws_eks_addon.agent) == 0 && length(aws_cloudwatch_log_group.agent) == 0 && length(aws_cloudwatch_metric_alarm.idle_gpu) == 0 && length(jsondecode(aws_cloudwatch_dashboard.gpus.dashboard_body).widgets) == 1
     error_message = "Without the agent there must be no alarm that can never ring, and no empty graph."
   }
 
