@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +27,27 @@ class Tls:
     key: Path | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel. BadRequestError names a file that cannot be read."""
+        """For a channel. BadRequestError names a file that cannot be used."""
         if (self.certificate is None) != (self.key is None):
             raise bad_request("tls", "a certificate and its key go together; give both or neither")
         ca, key, certificate = (_read(path) for path in (self.ca, self.key, self.certificate))
+        self._try(ca)
         return grpc.ssl_channel_credentials(ca, key, certificate)
+
+    def _try(self, ca: bytes | None) -> None:
+        """gRPC takes anything here and then fails each handshake."""
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if ca is not None:
+            try:
+                trial.load_verify_locations(cadata=ca.decode("ascii", "ignore"))
+            except (ssl.SSLError, ValueError):
+                raise bad_request("tls", f"{self.ca}: must hold PEM certificates") from None
+        if self.certificate is not None and self.key is not None:
+            try:
+                trial.load_cert_chain(self.certificate, self.key, password="")
+            except (ssl.SSLError, ValueError):
+                right = "must be a PEM certificate with its chain and its own unencrypted key"
+                raise bad_request("tls", f"{self.certificate} and {self.key}: {right}") from None
 
 
 def bearer(api_key: str | None) -> tuple[tuple[str, str], ...]:

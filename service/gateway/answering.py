@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from service.client import (
 )
 from service.gateway import sse
 from service.gateway.asked import Asked
+from service.gateway.connections import Connections
 from service.gateway.errors import FAILED, RESUME_HEADER, ApiError, api_error_of
 from service.gateway.fields import read_json
 from service.gateway.leaving import Leaving
@@ -48,15 +49,17 @@ class Backend:
     """The servers, and what all requests have in common."""
 
     settings: GatewaySettings
-    client: ChatClient
+    connections: Connections
     model: ServedModel
     leaving: Leaving
     own_key: OwnKey
     turns: int = 0
 
-    def speaking_as(self, headers: Headers) -> ChatClient:
+    @asynccontextmanager
+    async def speaking_as(self, headers: Headers) -> AsyncIterator[ChatClient]:
         """A client with the key of whoever asks."""
-        return self.client.speaking_as(caller_key(headers, self.own_key.now()), trace_of(headers))
+        async with self.connections.lent() as client:
+            yield client.speaking_as(caller_key(headers, self.own_key.now()), trace_of(headers))
 
 
 class AnswerEndpoint:
@@ -91,7 +94,6 @@ class AnswerEndpoint:
 
     async def _answer(self, headers: Headers, asked: Asked, send: Send, facts: Facts) -> None:
         backend = self._backend
-        client = backend.speaking_as(headers)
         session = session_of(headers, asked.sampling.get("session_id"))
         sampling = asked.sampling if session is None else {**asked.sampling, "session_id": session}
         given = headers.get(RESUME_HEADER) if asked.stream else None
@@ -99,7 +101,7 @@ class AnswerEndpoint:
         broken = None if standing is None else BrokenAnswer(standing.token)
         began = False
         try:
-            async with backend.leaving.bounded():
+            async with backend.leaving.bounded(), backend.speaking_as(headers) as client:
                 info = await backend.model.named(client, asked.model)
                 events = client.stream(
                     asked.messages, deadline_s=backend.settings.deadline_s, broken=broken, **sampling

@@ -96,7 +96,8 @@ class _Models:
 
     async def _objects(self, request: Request) -> list[dict[str, object]]:
         try:
-            info = await self._backend.model.now(self._backend.speaking_as(request.headers))
+            async with self._backend.speaking_as(request.headers) as client:
+                info = await self._backend.model.now(client)
         except ChatError as error:
             raise api_error_of(error) from None
         return self._backend.model.objects(info)
@@ -122,7 +123,8 @@ class _Probes:
             return PlainTextResponse("leaving\n", 503)
         if not self._reached:
             try:
-                await self._backend.client.speaking_as(self._backend.own_key.now()).load(deadline_s=_PROBE_DEADLINE_S)
+                async with self._backend.connections.lent() as client:
+                    await client.speaking_as(self._backend.own_key.now()).load(deadline_s=_PROBE_DEADLINE_S)
             except UnauthenticatedError:  # who asks for a key is there
                 pass
             except ChatError:

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from service.client import ChatClient, ChatError, Retries, Tls
 from service.gateway.answering import Backend
 from service.gateway.app import build_app
+from service.gateway.connections import Connections
 from service.gateway.leaving import Leaving
 from service.gateway.rotated import Https, OwnKey, UnusableFileError
 from service.gateway.served import ServedModel
@@ -54,26 +55,26 @@ async def _serve(settings: GatewaySettings) -> int:
             logger.info("serving", extra={"fields": {"url": url, "target": settings.target}})
             await server.serve(sockets=[port])
     finally:
-        await backend.client.close()
+        await backend.connections.close()
     logger.info("left")
     return 0
 
 
 def open_backend(settings: GatewaySettings) -> Backend:
     """Connections to the servers, which are made when they are needed."""
-    files = (settings.tls_ca, settings.tls_cert, settings.tls_key)
-    tls = Tls(*(Path(name) if name else None for name in files)) if settings.speaks_tls else None
+    files = tuple(Path(name) if name else None for name in (settings.tls_ca, settings.tls_cert, settings.tls_key))
+
+    def connect() -> ChatClient:
+        tls = Tls(*files) if settings.speaks_tls else None
+        # A full server's wait is told to the caller, who can decide better.
+        return ChatClient(settings.target, tls=tls, retries=Retries(patience_s=0.0))
+
     try:
         own_key = OwnKey(settings.api_key_file)
-        client = ChatClient(
-            settings.target,
-            tls=tls,
-            # A full server's wait is told to the caller, who can decide better.
-            retries=Retries(patience_s=0.0),
-        )
+        connections = Connections(connect, [path for path in files if path is not None])
     except (ChatError, ValueError, UnusableFileError) as error:
         raise CannotStartError(str(error)) from None
-    return Backend(settings, client, ServedModel(settings.model_names), Leaving(), own_key)
+    return Backend(settings, connections, ServedModel(settings.model_names), Leaving(), own_key)
 
 
 class GatewayServer(uvicorn.Server):

@@ -17,6 +17,7 @@ from engine.history import Resumption
 from engine.params import SamplingParams
 from service.client import ChatClient
 from service.gateway.answering import Backend
+from service.gateway.connections import Connections
 from service.gateway.serving import GatewayServer, open_backend
 from service.gateway.settings import GatewaySettings
 from tests.fakes import FakeContext, FakeEngine
@@ -74,10 +75,9 @@ async def gateway(*targets: str, narrow: bool = False, **changes: Any) -> AsyncI
     with socket.create_server(("127.0.0.1", 0)) as port:
         if narrow:
             port.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-            await backend.client.close()
-            backend.client = ChatClient(
-                targets, options=[("grpc.http2.bdp_probe", 0)]
-            )  # else windows grow to megabytes
+            await backend.connections.close()
+            # Else windows grow to megabytes.
+            backend.connections = Connections(lambda: ChatClient(targets, options=[("grpc.http2.bdp_probe", 0)]))
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
         serving = asyncio.create_task(server.serve(sockets=[port]))
         try:
@@ -88,7 +88,7 @@ async def gateway(*targets: str, narrow: bool = False, **changes: Any) -> AsyncI
             backend.leaving.end_answers()
             server.should_exit = True
             await serving
-            await backend.client.close()
+            await backend.connections.close()
 
 
 @dataclass(slots=True)

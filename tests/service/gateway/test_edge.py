@@ -138,7 +138,7 @@ async def test_without_a_server_it_is_not_ready_and_says_when_to_ask_again() -> 
 async def test_it_stays_ready_when_its_servers_go() -> None:
     async with gateway(f"127.0.0.1:{free_ports(1)[0]}") as gate:
         async with running() as app:
-            gate.backend.client = (await _to(app.address)).client
+            gate.backend.connections = (await _to(app.address)).connections
             assert (await gate.web.get("/readyz")).text == "ready\n"
         assert (await gate.web.get("/readyz")).text == "ready\n"
 

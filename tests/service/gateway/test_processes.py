@@ -187,6 +187,8 @@ def test_without_the_extra_it_says_how_to_install_it(
         ({"api_key_file": "/dev/zero"}, "--api-key-file /dev/zero: is larger than"),
         ({"https_cert": "/nowhere/a", "https_key": "/nowhere/b"}, "--https-cert and --https-key: No such file"),
         ({"tls_ca": "/nowhere/ca"}, "/nowhere/ca: No such file"),
+        ({"tls_ca": __file__}, "must hold PEM certificates"),
+        ({"tls_cert": __file__, "tls_key": __file__}, "its own unencrypted key"),
     ],
 )
 async def test_a_file_that_is_not_there_is_named(changes: dict[str, str], said: str) -> None:

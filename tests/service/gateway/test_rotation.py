@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,8 +13,9 @@ import pytest
 from service.keys import hash_of, new_key
 from tests.certificates import Authority
 from tests.fakes import saying
+from tests.running_server import free_ports
 from tests.service.gateway.running import HELLO, Gateway, NotingEngine, gateway
-from tests.service.running import running
+from tests.service.running import in_flight, running, until
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +62,42 @@ async def test_https_gives_new_connections_the_certificate_of_now_and_cuts_none(
         old.issue(tmp_path, "other", "127.0.0.1")[1].replace(key)
         async with browser(gate, new) as half:
             assert (await half.get("/healthz")).status_code == 200, "half a rotation leaves the one before"
+
+
+async def test_servers_that_trust_another_signer_now_are_reached_and_answers_that_run_end_well(tmp_path: Path) -> None:
+    old, new = Authority.make(tmp_path, "old"), Authority.make(tmp_path, "new")
+    trusted = tmp_path / "trusted.pem"
+    server, server_key = tmp_path / "server.crt", tmp_path / "server.key"
+    own, own_key = tmp_path / "own.crt", tmp_path / "own.key"
+    signers = tmp_path / "signers.pem"
+
+    def rotate(authority: Authority) -> None:
+        authority.issue(tmp_path, "server", "127.0.0.1")
+        authority.issue(tmp_path, "own", "gateway")
+        for path in (trusted, signers):
+            path.write_bytes(authority.ca.read_bytes())
+
+    rotate(old)
+    engine = NotingEngine(answer=saying("Hi"))
+    served: dict[str, Any] = {"tls_cert": str(server), "tls_key": str(server_key), "tls_client_ca": str(signers)}
+    files: dict[str, Any] = {"tls_ca": str(trusted), "tls_cert": str(own), "tls_key": str(own_key)}
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with gateway(address, **files) as gate:
+        async with running(listen=address, **served):
+            assert (await gate.ask(HELLO)).status_code == 200
+        rotate(new)
+        async with running(engine, listen=address, max_active_turns=2, **served) as app:
+            assert (await gate.ask(HELLO)).status_code == 200
+            engine.hold()
+            running_on = asyncio.create_task(gate.ask(HELLO))
+            await until(lambda: in_flight(app) == 1)
+            rotate(old)
+            later = asyncio.create_task(gate.ask(HELLO))
+            await until(lambda: in_flight(app) == 2)
+            own_key.write_text("half a rotation", encoding="ascii")
+            assert (await gate.web.get("/v1/models")).status_code == 200
+            engine.release()
+            assert [(await task).status_code for task in (running_on, later)] == [200, 200]
 
 
 def browser(gate: Gateway, authority: Authority) -> httpx.AsyncClient:
