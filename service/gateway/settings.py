@@ -79,3 +79,17 @@ def broken_gateway_rules(settings: GatewaySettings) -> Iterator[tuple[tuple[str,
                 "where an ingress or a network policy keeps strangers away"
             ),
         )
+    if settings.api_key_file is not None:
+        if not is_loopback(settings.listen) and not settings.hosts:
+            yield (
+                ("hosts",),
+                (
+                    "must name this gateway's hosts where it lends its key (--api-key-file) beyond the loopback; else a "
+                    "page elsewhere whose own name points here could ask with that key"
+                ),
+            )
+        if "*" in settings.cors_origins:
+            yield (
+                ("cors_origins",),
+                "cannot be * where the gateway lends its key (--api-key-file); name the pages that may ask with it",
+            )

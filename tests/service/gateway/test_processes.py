@@ -144,6 +144,8 @@ def test_it_leaves_in_order_and_its_log_says_nothing_of_what_was_said(gateways: 
     ("flags", "said"),
     [
         (["--listen", "0.0.0.0:8080"], "say --insecure"),
+        (["--listen", "0.0.0.0:8080", "--insecure", "--api-key-file", "key"], "--hosts: must name"),
+        (["--api-key-file", "key", "--cors-origins", "*"], "--cors-origins: cannot be *"),
         (["--https-cert", "x"], "--https-cert and --https-key"),
         (["--target", ","], "the address of a server"),
         (["--taget", "x"], "did you mean --target?"),
