@@ -118,6 +118,6 @@ def server(documents: Iterable[Document], name: str = RELEASE) -> Document:
     return container  # type: ignore[no-any-return]
 
 
-def settings_file(documents: Iterable[Document], name: str = "soloist.yaml") -> str:
-    """The settings file that pods mount."""
-    return str(the(documents, "ConfigMap", RELEASE)["data"][name])
+def settings_file(documents: Iterable[Document], name: str = "soloist.yaml", of: str = RELEASE) -> str:
+    """The settings file that pods mount, out of the ConfigMap `of`."""
+    return str(the(documents, "ConfigMap", of)["data"][name])

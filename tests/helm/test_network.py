@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helm.leaves import over
-from tests.helm.rendering import Document, of_kind, render, the
+from tests.helm.rendering import Document, RenderError, of_kind, render, the
 
 SERVER = {
     "app.kubernetes.io/name": "soloist",
@@ -90,6 +90,46 @@ def test_nobody_is_let_in_where_no_peers_are_named() -> None:
     documents = render({"networkPolicy": {"clients": [], "monitoring": []}})
     assert not any(lets_in(documents, SERVER, port, CLIENT, "soloist") for port in PORTS)
     assert the(documents, "NetworkPolicy")["spec"]["ingress"] == []
+
+
+NAMED = {"networkPolicy": {"gatewayClients": [{"podSelector": {}}]}}
+UNENFORCED = over(NAMED, {"networkPolicy": {"enabled": False}})
+NO_KEYS = {"security": {"insecure": True}}
+TLS_TO_IT = {"gateway": {"tlsSecretName": "https"}}
+
+
+def gateway(**values: Any) -> dict[str, Any]:
+    return {"gateway": {"enabled": True, **values}}
+
+
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        (gateway(), None),
+        (gateway(lendKey=True), "name its callers in networkPolicy.gatewayClients"),
+        (over(gateway(lendKey=True), NAMED), None),
+        (over(gateway(lendKey=True), UNENFORCED), "name its callers in networkPolicy.gatewayClients"),
+        (gateway(lendKey=True, insecure=True), None),
+        # TLS hides what is said, and lets in whoever says it.
+        (over(gateway(lendKey=True), TLS_TO_IT), "Nobody would need a key at the gateway"),
+        (over(gateway(), NO_KEYS), "Nobody would need a key at the gateway"),
+        (over(over(gateway(), NO_KEYS), NAMED), None),
+        (gateway(service={"type": "LoadBalancer"}), "gateway.service.type LoadBalancer opens"),
+        (gateway(service={"type": "NodePort"}), "set gateway.tlsSecretName"),
+        (over(gateway(service={"type": "LoadBalancer"}), TLS_TO_IT), None),
+        (over(gateway(service={"type": "LoadBalancer"}), NAMED), None),
+        (gateway(service={"type": "LoadBalancer"}, insecure=True), None),
+        (gateway(lendKey=True, insecure=True, settings={"cors_origins": ["*"]}), "Name the pages"),
+        (gateway(settings={"cors_origins": ["*"]}), None),
+    ],
+)
+def test_promise_20_a_gateway_that_strangers_could_use_is_refused(values: dict[str, Any], refused: str | None) -> None:
+    if refused is None:
+        assert render(values)
+        return
+    with pytest.raises(RenderError) as caught:
+        render(values)
+    assert refused in str(caught.value)
 
 
 def egress(values: Mapping[str, Any]) -> set[tuple[str, int]]:

@@ -19,6 +19,10 @@ from tests.helm.rendering import Document, ci_files, pod_specs, render, server, 
 
 EXAMPLES = [*ci_files(), None]
 TLS: Mapping[str, Any] = {"security": {"tls": {"secretName": "tls"}}}
+LENT: Mapping[str, Any] = {
+    "gateway": {"enabled": True, "lendKey": True, "tlsSecretName": "https"},
+    "networkPolicy": {"gatewayClients": [{"podSelector": {}}]},
+}
 MUTUAL: Mapping[str, Any] = over(
     TLS, {"security": {"tls": {"clientCA": {"secretName": "ca"}, "clientSecretName": "client"}}}
 )
@@ -156,7 +160,7 @@ def test_a_certificate_of_a_public_signer_needs_no_file() -> None:
     assert "--tls" in container["args"]
 
 
-@pytest.mark.parametrize("values", [{}, TLS, MUTUAL, {"gateway": {"lendKey": True, "tlsSecretName": "https"}}])
+@pytest.mark.parametrize("values", [{}, TLS, MUTUAL, LENT])
 def test_the_gateway_takes_what_the_chart_gives_it(values: Mapping[str, Any], tmp_path: Path) -> None:
     documents = render(over({"gateway": {"enabled": True}}, values))
     pod = the(documents, "Deployment", "soloist-gateway")["spec"]["template"]["spec"]
@@ -180,8 +184,27 @@ def test_the_gateway_takes_what_the_chart_gives_it(values: Mapping[str, Any], tm
 def test_the_gateway_is_no_open_door_unless_it_lends_its_key() -> None:
     """Callers send a key of the server's. With the chart's own in the gateway, its port would be as good as a key."""
     for lend in (False, True):
-        documents = render({"gateway": {"enabled": True, "lendKey": lend}})
+        documents = render(over(LENT, {"gateway": {"lendKey": lend}}))
         assert ("api_key_file" in settings_file(documents, "gateway.yaml")) is lend
+
+
+def hosts_of(values: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """The names that the gateway answers to, as it reads them itself; none is any."""
+    file = folder / "gateway.yaml"
+    file.write_text(settings_file(render(values, release="chat", namespace="shop"), "gateway.yaml", "chat-soloist"))
+    return load_gateway_settings({"config": str(file)}, {}).hosts
+
+
+def test_a_gateway_that_needs_no_key_answers_to_its_own_names_only(tmp_path: Path) -> None:
+    """Else a page elsewhere has its own name point there, and reads answers in the browser of somebody inside."""
+    service = the(render(LENT, release="chat", namespace="shop"), "Service", "chat-soloist-gateway")
+    name = service["metadata"]["name"]
+    its_own = {name, f"{name}.shop", f"{name}.shop.svc", f"{name}.shop.svc.cluster.local", "localhost", "127.0.0.1"}
+    assert set(hosts_of(LENT, tmp_path)) == its_own
+    unlocked = over(LENT, {"gateway": {"lendKey": False}, "security": {"insecure": True}})
+    assert set(hosts_of(unlocked, tmp_path)) == its_own
+    assert hosts_of(over(LENT, {"gateway": {"settings": {"hosts": ["chat.example"]}}}), tmp_path) == ("chat.example",)
+    assert hosts_of({"gateway": {"enabled": True}}, tmp_path) == ()
 
 
 def test_changed_settings_start_pods_again_and_others_do_not() -> None:

@@ -52,16 +52,18 @@ CONTEXTS: Mapping[str, Mapping[str, Any]] = {
     "route": {"route": {"enabled": True, "parentRefs": [{"name": "gateway"}]}},
     "inferencePool": {"inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}}},
     "gateway": GATEWAY,
-    "gateway.lendKey": GATEWAY,
+    "gateway.lendKey": over(GATEWAY, {"networkPolicy": {"gatewayClients": [{"podSelector": {}}]}}),
     "placement.pools": {"placement": {"capacity": "spot-preferred"}},
 }
 # Values that only allow what is refused without them, and what that is.
 PERMITS: Mapping[str, Mapping[str, Any]] = {
     "autoscaling.prometheus.scrapedElsewhere": {"autoscaling": {"mode": "keda"}},
+    "gateway.insecure": over(GATEWAY, {"gateway": {"lendKey": True}}),
 }
 # What must be said together with a changed value.
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "model.source": {"model": {"s3": {"uri": "s3://bucket/prefix"}}},
+    "gateway.service.type": {"gateway": {"tlsSecretName": "https"}},
 }
 
 

@@ -33,6 +33,7 @@
 {{- include "soloist.checks.settings" . -}}
 {{- include "soloist.checks.model" . -}}
 {{- include "soloist.checks.scaling" . -}}
+{{- if .Values.gateway.enabled -}}{{- include "soloist.checks.gateway" . -}}{{- end -}}
 {{- if and .Values.route.enabled (not .Values.route.parentRefs) -}}
 {{- fail "route.parentRefs is empty: name the gateway that the route belongs to." -}}
 {{- end -}}
@@ -89,6 +90,21 @@
 {{- end -}}
 {{- if and (eq $model.cache.type "pvc") (not $model.cache.claimName) -}}
 {{- fail "model.cache.type is pvc, and model.cache.claimName is empty." -}}
+{{- end -}}
+{{- end }}
+
+{{- define "soloist.checks.gateway" -}}
+{{- $gateway := .Values.gateway -}}
+{{- $keyless := include "soloist.gatewayNeedsNoKey" . -}}
+{{- $guarded := or $gateway.insecure (and .Values.networkPolicy.enabled .Values.networkPolicy.gatewayClients) -}}
+{{- if and $keyless (not $guarded) -}}
+{{- fail "Nobody would need a key at the gateway, and everybody may reach it: name its callers in networkPolicy.gatewayClients, let them send keys (gateway.lendKey=false, and keys for the server), or say gateway.insecure=true where something else keeps strangers away." -}}
+{{- end -}}
+{{- if and (ne $gateway.service.type "ClusterIP") (not $gateway.tlsSecretName) (not $guarded) -}}
+{{- fail (printf "gateway.service.type %s opens the gateway beyond the cluster, where keys could be read on their way: set gateway.tlsSecretName, name its callers in networkPolicy.gatewayClients, or say gateway.insecure=true where something before it speaks TLS." $gateway.service.type) -}}
+{{- end -}}
+{{- if and $keyless (has "*" $gateway.settings.cors_origins) -}}
+{{- fail "gateway.settings.cors_origins has *, and nobody needs a key at the gateway: any page that a reader opens could use it. Name the pages." -}}
 {{- end -}}
 {{- end }}
 

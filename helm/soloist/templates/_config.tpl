@@ -74,6 +74,11 @@ insecure: {{ .Values.security.insecure }}
 {{- end }}
 {{- end }}
 
+{{/* Whether whoever reaches the gateway may ask: it has a key for everybody, or the server wants none. */}}
+{{- define "soloist.gatewayNeedsNoKey" -}}
+{{- if or (and .Values.gateway.lendKey (include "soloist.clientKey" .)) (not (include "soloist.keysSecret" .)) -}}true{{- end -}}
+{{- end }}
+
 {{- define "soloist.gatewayFile" -}}
 {{- $tls := .Values.security.tls -}}
 # The ports, files and servers of this pod.
@@ -99,7 +104,15 @@ tls_key: /etc/soloist/client/tls.key
 api_key_file: /etc/soloist/client/key
 {{- end }}
 # `gateway.settings` of the values.
-{{- range $name, $value := .Values.gateway.settings }}
+{{- $settings := .Values.gateway.settings }}
+{{- if and (include "soloist.gatewayNeedsNoKey" .) (not $settings.hosts) }}
+{{- /* Else a page elsewhere could have its own name point here, and read the answers that it needs no key for. */}}
+{{- $name := printf "%s-gateway" (include "soloist.fullname" .) }}
+{{- $inNamespace := printf "%s.%s" $name .Release.Namespace }}
+{{- $hosts := list $name $inNamespace (printf "%s.svc" $inNamespace) (printf "%s.svc.cluster.local" $inNamespace) "localhost" "127.0.0.1" }}
+{{- $settings = merge (dict "hosts" $hosts) $settings }}
+{{- end }}
+{{- range $name, $value := $settings }}
 {{ $name }}: {{ toJson $value }}
 {{- end }}
 {{- end }}
