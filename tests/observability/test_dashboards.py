@@ -110,9 +110,8 @@ def test_every_alert_says_who_what_and_where_to_read_on(alert: dict[str, Any]) -
     assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
     assert alert["annotations"]["runbook_url"] == f"docs/runbooks.md#{alert['alert'].lower()}"
     assert alert["alert"] in headings
-    if not alert["expr"].startswith("absent"):
-        assert "namespace" in expressions.grouped_labels(alert["expr"])
-        assert "$labels.namespace" in alert["annotations"]["summary"]
+    assert "namespace" in expressions.grouped_labels(alert["expr"])
+    assert "$labels.namespace" in alert["annotations"]["summary"]
 
 
 def test_every_section_of_the_runbooks_is_an_alert() -> None:
