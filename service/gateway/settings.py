@@ -84,8 +84,8 @@ def broken_gateway_rules(settings: GatewaySettings) -> Iterator[tuple[tuple[str,
             yield (
                 ("hosts",),
                 (
-                    "must name this gateway's hosts where it lends its key (--api-key-file) beyond the loopback; else a "
-                    "page elsewhere whose own name points here could ask with that key"
+                    "must name this gateway's hosts where it lends its key (--api-key-file) beyond the loopback; else "
+                    "a page elsewhere whose own name points here could ask with that key"
                 ),
             )
         if "*" in settings.cors_origins:
