@@ -5,9 +5,7 @@
 
 locals {
   night_name = "${var.cluster_name}-night-stop"
-  # The pools of helm/soloist-nodes, by which Karpenter tags its instances.
-  gpu_pools = ["gpu-spot", "gpu-spot-more", "gpu-on-demand"]
-  runbook   = "AWS-TerminateEC2Instance"
+  runbook    = "AWS-TerminateEC2Instance"
 }
 
 data "aws_iam_policy_document" "night_scheduler_trust" {
@@ -93,7 +91,7 @@ data "aws_iam_policy_document" "night_runbook" {
     condition {
       test     = "StringEquals"
       variable = "ec2:ResourceTag/karpenter.sh/nodepool"
-      values   = local.gpu_pools
+      values   = var.gpu_pools
     }
   }
 }
@@ -151,7 +149,7 @@ resource "aws_scheduler_schedule" "night" {
       DocumentName        = local.runbook
       Parameters          = { AutomationAssumeRole = aws_iam_role.night_runbook[*].arn }
       TargetParameterName = "InstanceId"
-      Targets             = [{ Key = "tag:karpenter.sh/nodepool", Values = local.gpu_pools }]
+      Targets             = [{ Key = "tag:karpenter.sh/nodepool", Values = var.gpu_pools }]
       MaxConcurrency      = "10"
       MaxErrors           = "100%" # nodes of another cluster are refused, and must not stop the rest
     })

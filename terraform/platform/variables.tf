@@ -244,6 +244,17 @@ variable "idle_gpu_minutes" {
   }
 }
 
+variable "gpu_pools" {
+  description = "Names of the NodePools that night_stop may terminate nodes of, as helm/soloist-nodes has them: pools.*.name, and gpu-spot-more where pools.spot.moreInstanceTypes is set."
+  type        = list(string)
+  default     = ["gpu-spot", "gpu-spot-more", "gpu-on-demand"]
+
+  validation {
+    condition     = length(var.gpu_pools) >= 1 && alltrue([for name in var.gpu_pools : can(regex("^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", name))])
+    error_message = "gpu_pools must hold names of NodePools, such as gpu-spot: lower-case letters, digits, dots and hyphens."
+  }
+}
+
 variable "night_stop" {
   description = "Terminate the GPU nodes that are left when working hours end. The chart's work hours (autoscaling.workHours) take the pods, and Karpenter the empty nodes; this is for a node that something keeps."
   type = object({

@@ -12,6 +12,7 @@ model_cache_days = 7
 images_kept      = 5
 
 idle_gpu_minutes = 60
+gpu_pools        = ["gpu-spot", "gpu-spot-more"]
 night_stop = {
   enabled  = true
   timezone = "Europe/Berlin"

@@ -34,13 +34,14 @@ run "wrong" {
     anomaly_usd         = 0
     idle_gpu_minutes    = 45
     gpu_metrics_days    = 2
+    gpu_pools           = []
     night_stop          = { timezone = "Berlin time", schedule = "19:30" }
   }
 
   expect_failures = [
     var.region, var.cluster_name, var.environment, var.owner, var.model, var.tags, var.model_cache_days, var.image_repository,
     var.images_kept, var.namespace, var.service_account, var.monthly_budget_usd, var.budget_covers, var.alert_emails,
-    var.anomaly_covers, var.anomaly_monitor_arn, var.anomaly_usd, var.gpu_metrics_days, var.idle_gpu_minutes, var.night_stop,
+    var.anomaly_covers, var.anomaly_monitor_arn, var.anomaly_usd, var.gpu_metrics_days, var.gpu_pools, var.idle_gpu_minutes, var.night_stop,
   ]
 }
 
@@ -51,10 +52,11 @@ run "wrong_in_other_ways" {
     model_cache_days = 2.5
     images_kept      = 2.5
     alert_emails     = ["platform"]
+    gpu_pools        = ["GPU"]
     night_stop       = { schedule = "30 19 * * *" } # five fields, as in a crontab
   }
 
-  expect_failures = [var.model_cache_days, var.images_kept, var.alert_emails, var.night_stop]
+  expect_failures = [var.model_cache_days, var.images_kept, var.alert_emails, var.gpu_pools, var.night_stop]
 }
 
 # A name that EKS takes and S3 does not.

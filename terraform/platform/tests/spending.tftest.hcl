@@ -128,6 +128,7 @@ run "as_asked" {
     gpu_metrics                   = false
     idle_gpu_minutes              = 30
     night_stop                    = { enabled = true, timezone = "Europe/Berlin", schedule = "30 19 ? * MON-FRI *" }
+    gpu_pools                     = ["spot", "rest"]
   }
 
   assert {
@@ -160,7 +161,7 @@ run "as_asked" {
       one(aws_scheduler_schedule.night).schedule_expression == "cron(30 19 ? * MON-FRI *)"
       && one(aws_scheduler_schedule.night).schedule_expression_timezone == "Europe/Berlin"
       && endswith(one(one(aws_scheduler_schedule.night).target).arn, ":aws-sdk:ssm:startAutomationExecution")
-      && jsondecode(one(one(aws_scheduler_schedule.night).target).input).Targets[0] == { Key = "tag:karpenter.sh/nodepool", Values = ["gpu-spot", "gpu-spot-more", "gpu-on-demand"] }
+      && jsondecode(one(one(aws_scheduler_schedule.night).target).input).Targets[0] == { Key = "tag:karpenter.sh/nodepool", Values = ["spot", "rest"] }
     )
     error_message = "At the asked time, in the asked time zone, the runbook must get the nodes of the GPU pools."
   }
@@ -169,6 +170,7 @@ run "as_asked" {
     condition = anytrue([
       for statement in data.aws_iam_policy_document.night_runbook.statement :
       statement.actions == toset(["ec2:TerminateInstances"]) && toset([for condition in statement.condition : condition.variable]) == toset(["ec2:ResourceTag/kubernetes.io/cluster/cuda-graph-inference", "ec2:ResourceTag/karpenter.sh/nodepool"])
+      && contains([for condition in statement.condition : toset(condition.values)], toset(["spot", "rest"]))
     ])
     error_message = "The runbook must be able to terminate GPU nodes of this cluster, and no other instance."
   }
