@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import yaml
 from service.cli.cost.bill import HOURS_PER_MONTH, NODE_DISK_GB, Traffic, node_month
 from service.cli.cost.idle import PARTS, platform_month
 from service.cli.cost.prices import read_prices
-from tests.helm.rendering import NODES_CHART, of_kind, render, server_pod, the
+from tests.helm.rendering import NODES_CHART, Document, of_kind, render, server_pod, the
 from tests.helm.validation import faults
 from tests.terraform.roots import TERRAFORM, copy_root
 
@@ -52,7 +53,10 @@ def test_inf_10_the_platforms_plan_from_nothing_and_are_what_the_idle_table_coun
     terraform: str, tmp_path: Path
 ) -> None:
     def counts(units: dict[str, float], name: str) -> dict[str, float]:
+        pools = json.dumps(sorted(pool["metadata"]["name"] for pool in _pools(name)))
         return {
+            # What the night may end is what the nodes' chart has.
+            f"(jsonencode(sort(var.gpu_pools)) == jsonencode({pools}) ? 1 : 0)": 1,
             "length(aws_cloudwatch_metric_alarm.idle_gpu)": units["cloudwatch_alarm_month"],
             "length(aws_eks_addon.agent)": 1 if units["container_insights_million"] else 0,
             "length(aws_cloudwatch_dashboard.gpus[*])": units["cloudwatch_dashboard_month"],
@@ -72,7 +76,12 @@ def _plan(terraform: str, folder: Path, root: str, counts: Callable[[dict[str, f
         lines += [f'run "{name}" {{', "command = plan", "variables {", variables, "}"]
         units = {part.item: part.units(name) for part in PARTS}
         for expression, number in counts(units, name).items():
-            lines += ["assert {", f"condition = {expression} == {number:g}", f'error_message = "{expression}"', "}"]
+            lines += [
+                "assert {",
+                f"condition = {expression} == {number:g}",
+                f"error_message = {json.dumps(expression)}",
+                "}",
+            ]
         lines += ["}"]
     copied = copy_root(terraform, root, folder)
     (copied.folder / "tests" / "examples.tftest.hcl").write_text("\n".join(lines), encoding="utf-8")
@@ -84,9 +93,21 @@ def test_both_charts_take_the_facts_and_the_values(name: str) -> None:
     assert faults(render(FACTS, files=(EXAMPLES / name / "soloist-values.yaml",))) == []
     nodes = render(NODES_FACTS, chart=NODES_CHART, files=(EXAMPLES / name / "soloist-nodes-values.yaml",))
     assert faults(nodes) == []
-    assert {pool["metadata"]["name"] for pool in of_kind(nodes, "NodePool")} == {
-        "gpu-spot", "gpu-spot-more", "gpu-on-demand",
-    }  # fmt: skip
+    on_demand = ["gpu-on-demand"] if name == "production" else []
+    assert [pool["metadata"]["name"] for pool in _pools(name)] == ["gpu-spot", "gpu-spot-more", *on_demand]
+
+
+def _pools(name: str) -> list[Document]:
+    nodes = render(NODES_FACTS, chart=NODES_CHART, files=(EXAMPLES / name / "soloist-nodes-values.yaml",))
+    return of_kind(nodes, "NodePool")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_go_from_the_network_to_the_device(name: str) -> None:
+    """A new spot node has no cache to read, and one that it first writes to makes its pod wait."""
+    documents = render(FACTS, files=(EXAMPLES / name / "soloist-values.yaml",))
+    for deployment in of_kind(documents, "Deployment"):
+        assert "cache" not in {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
 
 
 def test_dev_is_one_node_in_working_hours_and_none_at_night() -> None:
@@ -96,6 +117,7 @@ def test_dev_is_one_node_in_working_hours_and_none_at_night() -> None:
     (hours,) = [trigger["metadata"] for trigger in scaled["triggers"] if trigger["type"] == "cron"]
     nodes = yaml.safe_load((EXAMPLES / "dev" / "soloist-nodes-values.yaml").read_text())
     assert (nodes["maxNodes"], nodes["limits"]["gpus"]) == (1, 1)
+    assert all(pool["spec"]["limits"]["nvidia.com/gpu"] == "1" for pool in _pools("dev"))
     # The second guard comes after the first, in the same time zone.
     guard = (EXAMPLES / "dev" / "platform.tfvars").read_text()
     assert f'timezone = "{hours["timezone"]}"' in guard
