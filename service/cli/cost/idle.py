@@ -33,7 +33,7 @@ class Part:
 SHAPES = ("dev", "production")
 
 _H = HOURS_PER_MONTH
-# Of the CloudWatch agent, an assumption: the metrics that AWS lists for a node, some 12 pods on it and their containers.
+# Of the CloudWatch agent, an assumption: the metrics that AWS lists for a node, 12 pods on it and their containers.
 OBSERVATIONS_PER_MINUTE = 600
 _NODE_OBSERVATIONS = OBSERVATIONS_PER_MINUTE * 60 * _H / 1e6  # millions a month
 PARTS = (
