@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.helm.examples import documents_of, each_example
-from tests.helm.rendering import render, server, server_pod, the
+from tests.helm.leaves import over
+from tests.helm.rendering import Document, render, server, server_pod, the
 
 
 def test_gpus_are_asked_for_by_the_variant_that_has_them() -> None:
@@ -71,6 +72,45 @@ def test_the_floor_stays_on_demand_and_is_served_like_the_rest() -> None:
 )
 def test_one_gpu_clusters_replace_and_others_surge(rollout: str, strategy: dict[str, Any]) -> None:
     assert the(render({"rollout": rollout}), "Deployment")["spec"]["strategy"] == strategy
+
+
+FLOOR: dict[str, Any] = {"placement": {"onDemandFloor": 1}}
+
+
+def counts(deployment: Document, other: Document) -> set[bool]:
+    """Whether pods of `deployment` keep apart from those of `other`, as the scheduler takes each of its constraints."""
+    own, its = (d["spec"]["template"]["metadata"]["labels"] for d in (deployment, other))
+    return {
+        {**c["labelSelector"]["matchLabels"], **{key: own[key] for key in c["matchLabelKeys"]}}.items() <= its.items()
+        for c in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    }
+
+
+def test_pods_of_both_tiers_keep_apart_from_each_other() -> None:
+    documents = render(FLOOR)
+    main, floor = (the(documents, "Deployment", name) for name in ("soloist", "soloist-floor"))
+    assert counts(main, floor) == counts(floor, main) == {True}
+
+
+@pytest.mark.parametrize(
+    ("changed", "another"),
+    [
+        ({"settings": {"slots": 5}}, True),
+        ({"image": {"tag": "2"}}, True),
+        ({"resources": {"cpu": "2"}}, True),
+        ({"model": {"source": "pvc", "pvc": {"claimName": "a"}}}, True),
+        ({"replicas": 5}, False),
+        ({"placement": {"onDemandFloor": 3}}, False),
+        ({"monitoring": {"podMonitor": {"enabled": True}}}, False),
+    ],
+)
+def test_pods_that_are_replaced_are_not_counted(changed: dict[str, Any], another: bool) -> None:
+    for name in ("soloist", "soloist-floor"):
+        before, after = (the(render(over(FLOOR, values)), "Deployment", name) for values in ({}, changed))
+        assert counts(after, after) == {True}
+        assert counts(after, before) == {not another}
+        # Selectors never change.
+        assert before["spec"]["selector"] == after["spec"]["selector"]
 
 
 @each_example

@@ -41,6 +41,7 @@ spec:
       labels:
         {{- include "soloist.labels" $of | nindent 8 }}
         soloist.dev/tier: {{ .tier }}
+        soloist.dev/revision: {{ include "soloist.revision" $root | quote }}
         {{- with $values.podLabels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

@@ -25,6 +25,11 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{/* The same for both tiers, and another one for other settings, another image or another model. */}}
+{{- define "soloist.revision" -}}
+{{ printf "%s%s%s" (include "soloist.settingsFile" .) (include "soloist.serverContainer" .) (include "soloist.modelVolumes" .) | sha256sum | trunc 16 }}
+{{- end }}
+
 {{- define "soloist.placement" -}}
 {{- $placement := .root.Values.placement -}}
 {{- $spread := .root.Values.topologySpread -}}
@@ -55,8 +60,8 @@ topologySpreadConstraints:
   - topologyKey: {{ $key }}
     maxSkew: {{ $skew }}
     whenUnsatisfiable: {{ $spread.whenUnsatisfiable }}
-    # Pods of the version that is going are not counted.
-    matchLabelKeys: [pod-template-hash]
+    # Pods of the version that is going are not counted; those of the other tier are, so not by `pod-template-hash`.
+    matchLabelKeys: [soloist.dev/revision]
     labelSelector:
       matchLabels:
         {{- include "soloist.selector" (dict "root" $.root "component" "server") | nindent 8 }}
