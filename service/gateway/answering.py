@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from service.gateway.errors import FAILED, RESUME_HEADER, ApiError, api_error_of
 from service.gateway.fields import read_json
 from service.gateway.leaving import Leaving
 from service.gateway.log import Facts, facts_of
-from service.gateway.reading import LeftError, caller_key, read_body, session_of, trace_of, while_there
+from service.gateway.reading import Bodies, LeftError, caller_key, read_body, session_of, trace_of, while_there
 from service.gateway.resume_state import Reading, differs, read_standing
 from service.gateway.rotated import OwnKey
 from service.gateway.served import ServedModel
@@ -53,6 +53,7 @@ class Backend:
     model: ServedModel
     leaving: Leaving
     own_key: OwnKey
+    bodies: Bodies
     turns: int = 0
 
     @asynccontextmanager
@@ -60,6 +61,24 @@ class Backend:
         """A client with the key of whoever asks."""
         async with self.connections.lent() as client:
             yield client.speaking_as(caller_key(headers, self.own_key.now()), trace_of(headers))
+
+    @contextmanager
+    def one_more_turn(self) -> Iterator[None]:
+        """Beside those that run. ApiError where these are as many as there may be."""
+        most = self.settings.max_turns
+        if self.turns >= most:
+            raise ApiError(
+                503,
+                f"{most} answers run through this gateway, which is all that it takes",
+                kind=FAILED,
+                code="gateway_full",
+                retry_after_s=1.0,
+            )
+        self.turns += 1
+        try:
+            yield
+        finally:
+            self.turns -= 1
 
 
 class AnswerEndpoint:
@@ -72,25 +91,16 @@ class AnswerEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         backend, facts = self._backend, facts_of(scope)
-        if backend.turns >= backend.settings.max_turns:
-            raise ApiError(
-                503,
-                f"{backend.settings.max_turns} answers run through this gateway, which is all that it takes",
-                kind=FAILED,
-                code="gateway_full",
-                retry_after_s=1.0,
-            )
-        backend.turns += 1
+        request = Request(scope, receive)
         try:
-            request = Request(scope, receive)
-            body = await read_body(request, backend.settings.max_body_bytes, backend.settings.read_timeout_s)
+            limits = backend.settings
+            body = await read_body(request, backend.bodies, limits.max_body_bytes, limits.read_timeout_s)
             asked = self._read(read_json(body))
             facts.note(stream=asked.stream)
-            await while_there(receive, self._answer(request.headers, asked, send, facts))
+            with backend.one_more_turn():
+                await while_there(receive, self._answer(request.headers, asked, send, facts))
         except LeftError:
             facts.note(end="left")
-        finally:
-            backend.turns -= 1
 
     async def _answer(self, headers: Headers, asked: Asked, send: Send, facts: Facts) -> None:
         backend = self._backend

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -22,7 +23,40 @@ class LeftError(Exception):
     """The client closed its connection."""
 
 
-async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+class Bodies:
+    """The bodies that are on their way, so many at once. One more, and the one that has taken longest is given up: who
+    sends slowly, with or without a key, keeps nobody else out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._coming: dict[asyncio.Timeout, None] = {}  # in their order
+
+    @asynccontextmanager
+    async def one_more(self, timeout_s: float) -> AsyncIterator[None]:
+        """While a body comes. ApiError where it takes too long."""
+        given_up = False
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                if len(self._coming) >= self._most:
+                    slowest = next(iter(self._coming))
+                    del self._coming[slowest]
+                    if not slowest.expired():  # and is about to leave by itself
+                        slowest.reschedule(asyncio.get_running_loop().time())
+                self._coming[limit] = None
+                try:
+                    yield
+                finally:
+                    given_up = limit not in self._coming
+                    self._coming.pop(limit, None)
+        except TimeoutError:
+            late = f"within {timeout_s:g} s"
+            if given_up:
+                late = "when others waited; send it at once"
+            raise ApiError(408, f"the body was not there {late}", code="request_timeout") from None
+
+
+async def read_body(request: Request, bodies: Bodies, max_bytes: int, timeout_s: float) -> bytes:
     """The whole body of a JSON request. ApiError for one that is too large, too slow or of another type."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -32,13 +66,11 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
         raise _too_large(max_bytes)
     body = bytearray()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with bodies.one_more(timeout_s):
             async for piece in request.stream():
                 body += piece
                 if len(body) > max_bytes:
                     raise _too_large(max_bytes)
-    except TimeoutError:
-        raise ApiError(408, f"the body was not there within {timeout_s:g} s", code="request_timeout") from None
     except ClientDisconnect:
         raise LeftError from None
     return bytes(body)

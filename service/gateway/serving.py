@@ -20,6 +20,7 @@ from service.gateway.answering import Backend
 from service.gateway.app import build_app
 from service.gateway.connections import Connections
 from service.gateway.leaving import Leaving
+from service.gateway.reading import Bodies
 from service.gateway.rotated import Https, OwnKey, UnusableFileError
 from service.gateway.served import ServedModel
 from service.gateway.settings import GatewaySettings
@@ -74,7 +75,14 @@ def open_backend(settings: GatewaySettings) -> Backend:
         connections = Connections(connect, [path for path in files if path is not None])
     except (ChatError, ValueError, UnusableFileError) as error:
         raise CannotStartError(str(error)) from None
-    return Backend(settings, connections, ServedModel(settings.model_names), Leaving(), own_key)
+    return Backend(
+        settings,
+        connections,
+        ServedModel(settings.model_names),
+        Leaving(),
+        own_key,
+        Bodies(settings.max_turns),  # no turns yet, and as much memory
+    )
 
 
 class GatewayServer(uvicorn.Server):

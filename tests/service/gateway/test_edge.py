@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,25 @@ async def test_so_many_answers_at_once_and_no_more() -> None:
         reading.cancel()
         await until(lambda: gate.backend.turns == 0)
         engine.release()
+
+
+async def test_bodies_that_come_slowly_keep_nobody_out() -> None:
+    host_line = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
+    engine = NotingEngine(answer=saying("Hi"))
+    async with running(engine) as app, gateway(app.address, max_turns=2) as gate, AsyncExitStack() as strangers:
+        host, _, port = gate.url.removeprefix("http://").partition(":")
+        slow = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            strangers.callback(writer.close)
+            writer.write(host_line.encode() + b"{")
+            await writer.drain()
+            slow.append(reader)
+        assert (await asyncio.wait_for(slow[0].readline(), 10.0)).split()[1] == b"408", "the first one has had its time"
+        answers = await asyncio.gather(*(gate.ask(HELLO) for _ in range(2)))
+        assert [answer.status_code for answer in answers] == [200, 200]
 
 
 async def test_without_a_server_it_is_not_ready_and_says_when_to_ask_again() -> None:
