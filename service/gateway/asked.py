@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from service.client import Message, ResponseFormat
 from service.client.chat import Sampling
+from service.gateway import caps
 from service.gateway.errors import wrong
 from service.gateway.fields import (
     Field,
+    Read,
     Use,
     anything,
     flag,
@@ -19,12 +21,15 @@ from service.gateway.fields import (
     only,
     read_fields,
     record,
+    shown,
     text,
     whole,
 )
 from service.gateway.messages import read_messages
 
 _INT32, _UINT32 = 2**31 - 1, 2**32 - 1
+_token_id: Final = whole(0, _UINT32)
+_seed_given: Final = whole(-(2**63), 2**64 - 1)
 _NO_TOOLS = "tools are not served"
 _ONE_ANSWER = "one answer to a request is all that is served"
 LEGACY_MAX_TOKENS: Final = 16  # OpenAI's default of /v1/completions
@@ -52,19 +57,30 @@ class Asked:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
-def _stop(path: str, value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    return [text(f"{path}[{index}]", stop) for index, stop in enumerate(items(path, value))]
+def _texts(most: int) -> Read:
+    """One text or several."""
+
+    def read(path: str, value: Any) -> list[str]:
+        if isinstance(value, str):
+            return [value]
+        given = items(path, value)
+        caps.no_more_than(path, given, most, "texts")
+        return [text(f"{path}[{index}]", stop) for index, stop in enumerate(given)]
+
+    return read
 
 
 def _ids(path: str, value: Any) -> list[int]:
-    return [whole(0, _UINT32)(f"{path}[{index}]", token_id) for index, token_id in enumerate(items(path, value))]
+    given = items(path, value)
+    caps.no_more_than(path, given, caps.STOP_TOKEN_IDS, "ids")
+    return [_token_id(f"{path}[{index}]", token_id) for index, token_id in enumerate(given)]
 
 
 def _logit_bias(path: str, value: Any) -> dict[int, float]:
+    given = record(path, value)
+    caps.no_more_than(path, given, caps.LOGIT_BIAS, "entries")
     biases: dict[int, float] = {}
-    for key, bias in record(path, value).items():
+    for key, bias in given.items():
         if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _UINT32):
             raise wrong(f"{path}.{key}", "must have a token id as its name, in digits")
         biases[int(key)] = number(f"{path}.{key}", bias)
@@ -75,7 +91,7 @@ def _response_format(path: str, value: Any) -> ResponseFormat:
     given = record(path, value)
     kind = given.get("type")
     if not isinstance(kind, str) or kind not in _FORMATS:
-        raise wrong(f"{path}.type", f"must be one of {', '.join(_FORMATS)}; got {kind!r}")
+        raise wrong(f"{path}.type", f"must be one of {', '.join(_FORMATS)}; got {shown(kind)}")
     known, form = _FORMATS[kind]
     values = read_fields(given, (Field("type", Use.SERVED, text), *known), path)
     for entry in known:
@@ -88,6 +104,7 @@ def _json_schema_form(path: str, values: Mapping[str, Any]) -> ResponseFormat:
     inner = read_fields(values["json_schema"], _JSON_SCHEMA_FIELDS, f"{path}.json_schema")
     if "schema" not in inner:
         raise wrong(f"{path}.json_schema.schema", "is missing: the JSON schema", "missing_required_parameter")
+    caps.fits_in_bytes(f"{path}.json_schema.schema", inner["schema"], caps.JSON_SCHEMA_BYTES)
     return {"json_schema": inner["schema"]}
 
 
@@ -103,18 +120,26 @@ _FORMATS: Final[Mapping[str, tuple[tuple[Field, ...], _Form]]] = {
     "json_object": ((), lambda _path, _values: {"json_schema": {"type": "object"}}),
     "json_schema": ((Field("json_schema", Use.SERVED, record),), _json_schema_form),
     "regex": ((Field("regex", Use.EXTENSION, text),), lambda _path, values: {"regex": values["regex"]}),
-    "choice": ((Field("choice", Use.EXTENSION, _stop),), lambda _path, values: {"choice": values["choice"]}),
+    "choice": (
+        (Field("choice", Use.EXTENSION, _texts(caps.CHOICES)),),
+        lambda _path, values: {"choice": values["choice"]},
+    ),
 }
 
 
+_STREAM_OPTIONS: Final = (
+    Field("include_usage", Use.SERVED, flag),
+    Field("include_obfuscation", Use.NO_EFFECT, flag),
+)
+
+
 def _stream_options(path: str, value: Any) -> dict[str, Any]:
-    known = (Field("include_usage", Use.SERVED, flag), Field("include_obfuscation", Use.NO_EFFECT, flag))
-    return read_fields(record(path, value), known, path)
+    return read_fields(record(path, value), _STREAM_OPTIONS, path)
 
 
 def _seed(path: str, value: Any) -> int:
     """OpenAI's seeds may be negative, ours are 64 bits without a sign: a negative one is its two's complement."""
-    return int(whole(-(2**63), 2**64 - 1)(path, value)) % 2**64
+    return int(_seed_given(path, value)) % 2**64
 
 
 def _prompt(path: str, value: Any) -> str:
@@ -129,7 +154,7 @@ def _prompt(path: str, value: Any) -> str:
 _OF_TURN: Final = (
     Field("temperature", Use.SERVED, number, "0 is greedy; unset is the model's own"),
     Field("top_p", Use.SERVED, number),
-    Field("stop", Use.SERVED, _stop, "a string or up to 16 of them"),
+    Field("stop", Use.SERVED, _texts(caps.STOP_STRINGS), "a string or up to 16 of them"),
     Field("seed", Use.SERVED, _seed, "the same request with the same seed has the same words"),
     Field("logit_bias", Use.SERVED, _logit_bias, "token ids of the model that is served"),
     Field("presence_penalty", Use.SERVED, number),

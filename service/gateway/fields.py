@@ -145,6 +145,11 @@ def only(*neutral: Any, because: str) -> Read:
     return read
 
 
+def shown(value: Any) -> str:
+    """For an error: a short text as it is, anything else by its kind, which takes no time however large it is."""
+    return repr(value[:_LONGEST_NAME]) if isinstance(value, str) else _kind(value)
+
+
 _KINDS: Final[Mapping[type, str]] = {
     str: "a string", bool: "true or false", int: "a number", float: "a number", list: "an array", dict: "an object",
     type(None): "null",

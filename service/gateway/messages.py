@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from service.client import Message, Role
+from service.gateway import caps
 from service.gateway.errors import wrong
-from service.gateway.fields import Field, Use, anything, items, nearest, only, read_fields, record, text
+from service.gateway.fields import Field, Use, anything, items, nearest, only, read_fields, record, shown, text
 
 _NO_TOOLS = "calls of tools are not served"
 ROLES: Final[dict[str, Role]] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TOOL_ROLES = ("tool", "function")
+_PART_FIELDS: Final = (Field("type", Use.SERVED, text), Field("text", Use.SERVED, text))
 
 
 def _content(path: str, value: Any) -> str:
@@ -19,6 +21,7 @@ def _content(path: str, value: Any) -> str:
         return value
     if not isinstance(value, list):
         raise wrong(path, "must be a string or an array of text parts", "invalid_type")
+    caps.no_more_than(path, value, caps.PARTS, "parts")
     return "".join(_part(f"{path}[{index}]", part) for index, part in enumerate(value))
 
 
@@ -26,8 +29,8 @@ def _part(path: str, value: Any) -> str:
     part = record(path, value)
     kind = part.get("type")
     if kind != "text":
-        raise wrong(f"{path}.type", f"only `text` parts are served; got {kind!r}", "unsupported_parameter")
-    values = read_fields(part, (Field("type", Use.SERVED, text), Field("text", Use.SERVED, text)), path)
+        raise wrong(f"{path}.type", f"only `text` parts are served; got {shown(kind)}", "unsupported_parameter")
+    values = read_fields(part, _PART_FIELDS, path)
     if "text" not in values:
         raise wrong(f"{path}.text", "is missing", "missing_required_parameter")
     return str(values["text"])
@@ -54,6 +57,7 @@ def read_messages(path: str, value: Any) -> tuple[Message, ...]:
     given = items(path, value)
     if not given:
         raise wrong(path, "must hold at least one message")
+    caps.no_more_than(path, given, caps.MESSAGES, "messages")
     return tuple(_message(f"{path}[{index}]", message) for index, message in enumerate(given))
 
 
