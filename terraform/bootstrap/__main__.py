@@ -10,9 +10,16 @@ from pathlib import Path
 from terraform.bootstrap.commands import BootstrapError, Commands
 from terraform.bootstrap.down import down
 from terraform.bootstrap.facts import Roots
+from terraform.bootstrap.signals import SignalledError, raised
 from terraform.bootstrap.up import up
 
 TERRAFORM = Path(__file__).parents[1]
+# A flag of `up` to the release that its files are values of.
+OWN_VALUES = {
+    "--values": "soloist",
+    "--nodes-values": "soloist-nodes",
+    "--monitoring-values": "kube-prometheus-stack",
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python3 -m terraform.bootstrap", description=__doc__)
     ways = whole.add_subparsers(dest="way", required=True)
     rising = ways.add_parser("up", help="install or upgrade all that the cluster runs, from what Terraform applied")
-    for flag, chart in (("--values", "soloist"), ("--nodes-values", "soloist-nodes")):
-        rising.add_argument(flag, type=Path, action="append", default=[], help=f"values for helm/{chart}; repeatable")
+    for flag, chart in OWN_VALUES.items():
+        rising.add_argument(flag, type=Path, action="append", default=[], help=f"values for {chart}; repeatable")
     falling = ways.add_parser("down", help="empty the cluster, then destroy both roots")
     falling.add_argument("--yes", action="store_true", help="destroy it all; what was measured goes too")
     falling.add_argument("--data", action="store_true", help="and the models in the bucket, and the images")
@@ -38,16 +45,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 done, 1 failed, 2 wrongly asked."""
+    """The exit code: 0 done, 1 failed, 2 wrongly asked, 128 and a signal's number where that ended it."""
     asked = parser().parse_args(arguments)
     if asked.way == "down" and not (asked.yes or asked.dry_run):
         print("down destroys the cluster and all in it: look with --dry-run, then say --yes", file=sys.stderr)
         return 2
     commands = Commands(dry_run=asked.dry_run)
     try:
-        with tempfile.TemporaryDirectory() as scratch:
+        with raised(), tempfile.TemporaryDirectory() as scratch:
             if asked.way == "up":
-                own_values = {"soloist": asked.values, "soloist-nodes": asked.nodes_values}
+                own_values = {chart: getattr(asked, flag[2:].replace("-", "_")) for flag, chart in OWN_VALUES.items()}
                 up(commands, Roots(asked.cluster, asked.platform), own_values, Path(scratch))
             else:
                 variables = tuple(asked.cluster_vars), tuple(asked.platform_vars)
@@ -55,8 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BootstrapError as error:
         print(f"{asked.way}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
+    except SignalledError as told:
+        print(f"{asked.way}: ended by {told}; the command that ran was ended before", file=sys.stderr)
+        return 128 + told.number
     return 0
 
 

@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from terraform.bootstrap.signals import deferred
+
 
 class BootstrapError(Exception):
     """Something did not work. The text says what, and what to do."""
@@ -53,24 +55,32 @@ class Commands:
         return self._run([str(word) for word in command], timeout_s)
 
     def _run(self, command: list[str], timeout_s: float) -> str:
+        process: subprocess.Popen[str] | None = None
         try:
-            process = subprocess.Popen(
+            with deferred():
+                process = self._start(command)
+            output, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            if process is not None:
+                self._end(process)
+            raise TooLateError(f"{shlex.join(command)}: not done after {timeout_s:g} s, and ended") from None
+        except BaseException:
+            if process is not None:
+                self._end(process)
+            raise
+        if process.returncode:
+            raise CommandFailedError(command, process.returncode, output + errors)
+        return output
+
+    def _start(self, command: list[str]) -> subprocess.Popen[str]:
+        """In a session of its own, so that a terminal's interrupt comes to us alone, and we end it in our way."""
+        try:
+            return subprocess.Popen(
                 command, env=os.environ | self.environment, text=True, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError:
             raise BootstrapError(f"{command[0]} is not installed, or not on PATH") from None
-        try:
-            output, errors = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self._end(process)
-            raise TooLateError(f"{shlex.join(command)}: not done after {timeout_s:g} s, and ended") from None
-        except BaseException:
-            self._end(process)
-            raise
-        if process.returncode:
-            raise CommandFailedError(command, process.returncode, output + errors)
-        return output
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:
@@ -78,7 +88,8 @@ class Commands:
         for number, wait_s in ((signal.SIGINT, 60.0), (signal.SIGKILL, 10.0)):
             try:
                 os.killpg(process.pid, number)
-                process.wait(wait_s)
+                # What it still says is read: on a full pipe it would wait, and not end.
+                process.communicate(timeout=wait_s)
                 return
             except ProcessLookupError:
                 return

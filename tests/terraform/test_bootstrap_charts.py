@@ -52,6 +52,14 @@ said ="""))  # fmt: skip
     assert _namespaces(ours) == {"chat"}
 
 
+def test_up_gives_prometheus_what_the_user_wants_after_our_own(tools: FakeTools) -> None:
+    own = str(TERRAFORM / "examples" / "production" / "kube-prometheus-stack-values.yaml")
+    assert main(["up", "--monitoring-values", own, "--monitoring-values", "receivers.yaml"]) == 0
+    (upgrade,) = [call for call in tools.calls("helm") if call[1:3] == ["upgrade", "kube-prometheus-stack"]]
+    files = [upgrade[number + 1] for number, word in enumerate(upgrade) if word == "--values"]
+    assert files == [str(TERRAFORM / "bootstrap" / "values" / "kube-prometheus-stack.yaml"), own, "receivers.yaml"]
+
+
 def test_down_empties_that_namespace(elsewhere: FakeTools) -> None:
     assert main(["down", "--yes"]) == 0
     assert _namespaces(elsewhere.calls("kubectl")) == {"chat", "monitoring"}

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from service.cli.cost.bill import HOURS_PER_MONTH, NODE_DISK_GB, Traffic, node_month
-from service.cli.cost.idle import PARTS, platform_month
+from service.cli.cost.idle import OBSERVATIONS_PER_MINUTE, PARTS, platform_month
 from service.cli.cost.prices import read_prices
 from tests.helm.rendering import NODES_CHART, Document, of_kind, render, server_pod, the
 from tests.helm.validation import faults
@@ -35,14 +35,20 @@ NODES_FACTS = {"clusterName": CLUSTER, "nodeRole": f"{CLUSTER}-karpenter-node", 
 
 
 def test_the_clusters_are_what_the_idle_table_counts(terraform: str, tmp_path: Path) -> None:
-    def counts(units: dict[str, float], _: str) -> dict[str, float]:
+    def counts(units: dict[str, float], name: str) -> dict[str, float]:
         nodes = "one(aws_eks_node_group.system.scaling_config).desired_size"
         return {
             "length(aws_nat_gateway.this)": units["nat_gateway_hour"] / HOURS_PER_MONTH,
             "length(aws_eip.nat)": units["public_ipv4_hour"] / HOURS_PER_MONTH,
             "length(aws_vpc_endpoint.interface)": 0,
             nodes: units["system_node_hour"] / HOURS_PER_MONTH,
-            f"{nodes} * var.system_node_disk_gib": units["gp3_gb_month"],
+            f"{nodes} * var.system_node_disk_gib + {_claimed_gib(name):g}": units["gp3_gb_month"],
+            f"{nodes} * {OBSERVATIONS_PER_MINUTE} * 60 * {HOURS_PER_MONTH:g} / 1000000": units[
+                "container_insights_million"
+            ],
+            # A disk is in one zone, and each zone has a node for the pod that uses it.
+            f"(length(aws_eks_addon.ebs_csi) == 0 || {nodes} == 3 ? 1 : 0)": 1,
+            "length(aws_eks_addon.ebs_csi)": 1 if _claimed_gib(name) else 0,
             "length(aws_kms_key.cluster[*])": units["kms_key_month"],
         }
 
@@ -135,6 +141,38 @@ def test_production_keeps_a_pod_on_demand_and_room_for_all() -> None:
     assert floor["spec"]["replicas"] == 1
     assert "gpu-on-demand" in str(floor["spec"]["template"]["spec"]["affinity"])
     assert "gpu-spot" in str(server_pod(documents)["affinity"])
+
+
+def _monitoring(name: str) -> dict[str, Any]:
+    """What the example says to Prometheus' chart; that is empty for one that has no such file."""
+    file = EXAMPLES / name / "kube-prometheus-stack-values.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _claimed_gib(name: str) -> float:
+    """What Prometheus claims of EBS."""
+    if not (said := _monitoring(name)):
+        return 0
+    claim = said["prometheus"]["prometheusSpec"]["storageSpec"]["volumeClaimTemplate"]["spec"]
+    return float(claim["resources"]["requests"]["storage"].removesuffix("Gi"))
+
+
+def test_production_keeps_what_prometheus_measured() -> None:
+    said = _monitoring("production")
+    spec = said["prometheus"]["prometheusSpec"]
+    (storage,) = said["extraManifests"]
+    assert faults([storage]) == []
+    claim = spec["storageSpec"]["volumeClaimTemplate"]["spec"]
+    assert claim["storageClassName"] == storage["metadata"]["name"]
+    assert (storage["provisioner"], storage["parameters"]["encrypted"]) == ("ebs.csi.aws.com", "true")
+    # Bound where the pod is, and emptied before the disk is full. Prometheus' GB is a GiB.
+    assert storage["volumeBindingMode"] == "WaitForFirstConsumer"
+    assert float(spec["retentionSize"].removesuffix("GB")) <= 0.8 * _claimed_gib("production")
+    variables = (EXAMPLES / "production" / "cluster.tfvars").read_text(encoding="utf-8")
+    tags = dict(re.findall(r'(?m)^(environment|owner|model) += "(.*)"$', variables))
+    assert [value for key, value in sorted(storage["parameters"].items()) if key.startswith("tagSpecification")] == [
+        f"{tag}={tags[tag]}" for tag in ("environment", "owner", "model")
+    ]
 
 
 @pytest.mark.parametrize(

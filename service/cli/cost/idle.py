@@ -35,11 +35,11 @@ SHAPES = ("dev", "production")
 _H = HOURS_PER_MONTH
 # Of the CloudWatch agent, an assumption: the metrics that AWS lists for a node, 12 pods on it and their containers.
 OBSERVATIONS_PER_MINUTE = 600
-_NODE_OBSERVATIONS = OBSERVATIONS_PER_MINUTE * 60 * _H / 1e6  # millions a month
+_OBSERVED = OBSERVATIONS_PER_MINUTE * 60 * _H / 1e6  # millions a month, of one node
 PARTS = (
     Part("EKS control plane", "eks_cluster_hour", _H, _H),
-    Part("system nodes, 2 on demand", "system_node_hour", 2 * _H, 2 * _H),
-    Part("their volumes, 30 GB each", "gp3_gb_month", 60, 60),
+    Part("system nodes on demand: 2, and 1 in each of 3 zones", "system_node_hour", 2 * _H, 3 * _H),
+    Part("their volumes, 30 GB each, and Prometheus' 50 GB", "gp3_gb_month", 2 * 30, 3 * 30 + 50),
     Part("NAT gateways: 1, and 1 in each of 3 zones", "nat_gateway_hour", _H, 3 * _H),
     Part("public IPv4 addresses of the NAT gateways", "public_ipv4_hour", _H, 3 * _H),
     Part("traffic through NAT, 5 GB", "nat_gateway_gb", 5, 5),
@@ -48,7 +48,7 @@ PARTS = (
     Part("CloudWatch alarm of idle GPUs", "cloudwatch_alarm_month", 1, 1),
     Part("CloudWatch dashboard", "cloudwatch_dashboard_month", 1, 1),
     Part("CloudWatch logs of the control plane, 2 GB", "cloudwatch_logs_gb", 2, 2),
-    Part("CloudWatch agent on the system nodes", "container_insights_million", *(2 * _NODE_OBSERVATIONS,) * 2),
+    Part("CloudWatch agent on the system nodes", "container_insights_million", 2 * _OBSERVED, 3 * _OBSERVED),
     Part("KMS key of secrets and logs", "kms_key_month", 1, 1),
 )
 

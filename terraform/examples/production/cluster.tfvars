@@ -8,4 +8,7 @@ nat = "per-zone"
 # interface_endpoints = true
 # Name your office or VPN: public_access_cidrs = ["203.0.113.7/32"]
 
+ebs_csi_driver = true # for Prometheus' data
+system_nodes   = 3    # one in each zone: a disk is in one zone, and its pod must be too
+
 log_retention_days = 90

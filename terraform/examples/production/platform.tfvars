@@ -3,7 +3,7 @@ environment = "production"
 owner       = "platform-team"
 model       = "llama-3.1-8b"
 
-monthly_budget_usd = 2500 # cluster, one g5.xlarge on demand and up to four on spot: see `soloist cost`
+monthly_budget_usd = 2700 # cluster, one g5.xlarge on demand and up to four on spot: see `soloist cost`
 alert_emails       = ["platform@example.com", "finance@example.com"]
 anomaly_usd        = 50
 
