@@ -1,35 +1,12 @@
 # What the GPUs do, in CloudWatch, and an alarm when they do nothing: a node that idles costs what one at work costs.
 # How answers are served is Prometheus' and Grafana's part: helm/soloist brings the dashboards.
 
-data "aws_iam_policy_document" "agent_trust" {
-  statement {
-    actions = ["sts:AssumeRole", "sts:TagSession"]
-
-    principals {
-      type        = "Service"
-      identifiers = ["pods.eks.amazonaws.com"]
-    }
-
-    condition {
-      test     = "StringEquals"
-      variable = "aws:RequestTag/eks-cluster-name"
-      values   = [var.cluster_name]
-    }
-
-    condition {
-      test     = "StringEquals"
-      variable = "aws:RequestTag/kubernetes-namespace"
-      values   = ["amazon-cloudwatch"]
-    }
-  }
-}
-
 resource "aws_iam_role" "agent" {
   count = var.gpu_metrics ? 1 : 0
 
   name               = "${var.cluster_name}-cloudwatch-agent"
   description        = "CloudWatch agent in ${var.cluster_name}"
-  assume_role_policy = data.aws_iam_policy_document.agent_trust.json
+  assume_role_policy = data.aws_iam_policy_document.pod_trust["agent"].json
 }
 
 resource "aws_iam_role_policy_attachment" "agent" {
@@ -74,8 +51,8 @@ resource "aws_eks_pod_identity_association" "agent" {
   count = var.gpu_metrics ? 1 : 0
 
   cluster_name    = var.cluster_name
-  namespace       = "amazon-cloudwatch"
-  service_account = "cloudwatch-agent"
+  namespace       = local.pods.agent.namespace
+  service_account = local.pods.agent.service_account
   role_arn        = aws_iam_role.agent[0].arn
 }
 

@@ -8,30 +8,15 @@ locals {
   runbook    = "AWS-TerminateEC2Instance"
 }
 
-data "aws_iam_policy_document" "night_scheduler_trust" {
+data "aws_iam_policy_document" "night_trust" {
+  for_each = toset(["scheduler", "ssm"])
+
   statement {
     actions = ["sts:AssumeRole"]
 
     principals {
       type        = "Service"
-      identifiers = ["scheduler.amazonaws.com"]
-    }
-
-    condition {
-      test     = "StringEquals"
-      variable = "aws:SourceAccount"
-      values   = [local.account_id]
-    }
-  }
-}
-
-data "aws_iam_policy_document" "night_runbook_trust" {
-  statement {
-    actions = ["sts:AssumeRole"]
-
-    principals {
-      type        = "Service"
-      identifiers = ["ssm.amazonaws.com"]
+      identifiers = ["${each.value}.amazonaws.com"]
     }
 
     condition {
@@ -101,7 +86,7 @@ resource "aws_iam_role" "night_scheduler" {
 
   name               = "${var.cluster_name}-night-schedule"
   description        = "Starts the night stop of ${var.cluster_name}"
-  assume_role_policy = data.aws_iam_policy_document.night_scheduler_trust.json
+  assume_role_policy = data.aws_iam_policy_document.night_trust["scheduler"].json
 }
 
 resource "aws_iam_role_policy" "night_scheduler" {
@@ -117,7 +102,7 @@ resource "aws_iam_role" "night_runbook" {
 
   name               = "${var.cluster_name}-night-runbook"
   description        = "Terminates GPU nodes of ${var.cluster_name} at night"
-  assume_role_policy = data.aws_iam_policy_document.night_runbook_trust.json
+  assume_role_policy = data.aws_iam_policy_document.night_trust["ssm"].json
 }
 
 resource "aws_iam_role_policy" "night_runbook" {

@@ -1,6 +1,16 @@
 # Pods of one service account may read the model bucket. No key is stored anywhere: EKS Pod Identity hands out the role.
 
+locals {
+  # Who may take a role by EKS Pod Identity, in this cluster.
+  pods = {
+    soloist = { namespace = var.namespace, service_account = var.service_account }
+    agent   = { namespace = "amazon-cloudwatch", service_account = "cloudwatch-agent" }
+  }
+}
+
 data "aws_iam_policy_document" "pod_trust" {
+  for_each = local.pods
+
   statement {
     actions = ["sts:AssumeRole", "sts:TagSession"]
 
@@ -10,22 +20,18 @@ data "aws_iam_policy_document" "pod_trust" {
     }
 
     # Neither another cluster of this account nor another service account. EKS tags the session with these.
-    condition {
-      test     = "StringEquals"
-      variable = "aws:RequestTag/eks-cluster-name"
-      values   = [var.cluster_name]
-    }
+    dynamic "condition" {
+      for_each = {
+        eks-cluster-name           = var.cluster_name
+        kubernetes-namespace       = each.value.namespace
+        kubernetes-service-account = each.value.service_account
+      }
 
-    condition {
-      test     = "StringEquals"
-      variable = "aws:RequestTag/kubernetes-namespace"
-      values   = [var.namespace]
-    }
-
-    condition {
-      test     = "StringEquals"
-      variable = "aws:RequestTag/kubernetes-service-account"
-      values   = [var.service_account]
+      content {
+        test     = "StringEquals"
+        variable = "aws:RequestTag/${condition.key}"
+        values   = [condition.value]
+      }
     }
   }
 }
@@ -33,7 +39,7 @@ data "aws_iam_policy_document" "pod_trust" {
 resource "aws_iam_role" "soloist" {
   name               = "${var.cluster_name}-soloist"
   description        = "Pods of ${var.namespace}/${var.service_account} in ${var.cluster_name}: read models"
-  assume_role_policy = data.aws_iam_policy_document.pod_trust.json
+  assume_role_policy = data.aws_iam_policy_document.pod_trust["soloist"].json
 }
 
 data "aws_iam_policy_document" "read_models" {
@@ -58,7 +64,7 @@ resource "aws_iam_role_policy" "read_models" {
 
 resource "aws_eks_pod_identity_association" "soloist" {
   cluster_name    = var.cluster_name
-  namespace       = var.namespace
-  service_account = var.service_account
+  namespace       = local.pods.soloist.namespace
+  service_account = local.pods.soloist.service_account
   role_arn        = aws_iam_role.soloist.arn
 }

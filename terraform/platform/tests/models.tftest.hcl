@@ -112,8 +112,8 @@ run "apply" {
 
   assert {
     condition = (
-      one(data.aws_iam_policy_document.pod_trust.statement[0].principals).identifiers == toset(["pods.eks.amazonaws.com"])
-      && { for condition in data.aws_iam_policy_document.pod_trust.statement[0].condition : condition.variable => one(condition.values) } == {
+      one(data.aws_iam_policy_document.pod_trust["soloist"].statement[0].principals).identifiers == toset(["pods.eks.amazonaws.com"])
+      && { for condition in data.aws_iam_policy_document.pod_trust["soloist"].statement[0].condition : condition.variable => one(condition.values) } == {
         "aws:RequestTag/eks-cluster-name" = "cuda-graph-inference", "aws:RequestTag/kubernetes-namespace" = "soloist", "aws:RequestTag/kubernetes-service-account" = "soloist"
       }
     )

@@ -101,6 +101,13 @@ run "apply" {
   }
 
   assert {
+    condition = { for condition in data.aws_iam_policy_document.pod_trust["agent"].statement[0].condition : condition.variable => one(condition.values) } == {
+      "aws:RequestTag/eks-cluster-name" = "cuda-graph-inference", "aws:RequestTag/kubernetes-namespace" = "amazon-cloudwatch", "aws:RequestTag/kubernetes-service-account" = "cloudwatch-agent"
+    }
+    error_message = "The agent's role must be for its own service account, and for nobody else."
+  }
+
+  assert {
     condition = (
       one(aws_cloudwatch_log_group.agent).name == "/aws/containerinsights/cuda-graph-inference/performance"
       && one(aws_cloudwatch_log_group.agent).retention_in_days == 3
@@ -173,6 +180,11 @@ run "as_asked" {
       && contains([for condition in statement.condition : toset(condition.values)], toset(["spot", "rest"]))
     ])
     error_message = "The runbook must be able to terminate GPU nodes of this cluster, and no other instance."
+  }
+
+  assert {
+    condition     = { for service, trust in data.aws_iam_policy_document.night_trust : service => one(one(trust.statement[0].principals).identifiers) } == { scheduler = "scheduler.amazonaws.com", ssm = "ssm.amazonaws.com" }
+    error_message = "Each role must be for the service that takes it."
   }
 
   assert {
