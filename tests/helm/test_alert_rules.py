@@ -119,7 +119,7 @@ def test_what_is_rendered_fires_where_the_file_does(require_tool: Callable[[str]
 
 def test_a_release_hears_nothing_of_another_namespace(require_tool: Callable[[str], str], tmp_path: Path) -> None:
     """No alert of a release in `other` fires for what happens in `n`."""
-    unheard = [replace(case, fires=None) for case in FIRING]
+    unheard = [replace(case, fires=None, says=None) for case in FIRING]
     play(require_tool("promtool"), written(groups("other"), tmp_path), unheard, tmp_path)
 
 

@@ -12,7 +12,8 @@ import yaml
 from tests.observability.cases.case import Case
 from tests.observability.expressions import rules
 
-SEVERITY = {rule["alert"]: rule["labels"]["severity"] for rule in rules() if "alert" in rule}
+_ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}
+SEVERITY = {name: rule["labels"]["severity"] for name, rule in _ALERTS.items()}
 
 
 def play(promtool: str, file: Path, cases: Sequence[Case], folder: Path) -> None:
@@ -39,8 +40,10 @@ def _as_promtool(case: Case) -> dict[str, Any]:
     """A case in the terms of promtool; its name comes with what went wrong."""
     wanted = {"alertname": case.alert, "alertstate": "firing", "severity": SEVERITY[case.alert], **(case.fires or {})}
     labels = ", ".join(f'{name}="{value}"' for name, value in wanted.items())
+    said = [] if case.says is None else [_with_annotations(case)]
     return {
         "name": case.name,
+        "alert_rule_test": said,
         "interval": f"{case.step_min}m",
         "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
         "promql_expr_test": [
@@ -48,6 +51,24 @@ def _as_promtool(case: Case) -> dict[str, Any]:
                 "expr": f'ALERTS{{alertname="{case.alert}", alertstate="firing"}}',
                 "eval_time": f"{case.at_min}m",
                 "exp_samples": [] if case.fires is None else [{"labels": f"ALERTS{{{labels}}}", "value": 1}],
+            }
+        ],
+    }
+
+
+def _with_annotations(case: Case) -> dict[str, Any]:
+    """The alert with all that it says; of the other annotations only labels are filled in."""
+    labels = case.fires or {}
+    annotations = dict(_ALERTS[case.alert]["annotations"])
+    for name, value in labels.items():
+        annotations["summary"] = annotations["summary"].replace(f"{{{{ $labels.{name} }}}}", value)
+    return {
+        "eval_time": f"{case.at_min}m",
+        "alertname": case.alert,
+        "exp_alerts": [
+            {
+                "exp_labels": {"severity": SEVERITY[case.alert], **labels},
+                "exp_annotations": {**annotations, "description": case.says},
             }
         ],
     }

@@ -19,6 +19,7 @@ class Case:
     Attributes:
         alert: the alert that is looked at; others may fire beside it.
         step_min: between two values, and between two looks at the rules.
+        says: its description, where that is put together by a template of its own.
     """
 
     alert: str
@@ -27,3 +28,4 @@ class Case:
     at_min: int
     fires: Mapping[str, str] | None = None
     step_min: int = 1
+    says: str | None = None
