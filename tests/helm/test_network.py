@@ -92,7 +92,7 @@ def test_nobody_is_let_in_where_no_peers_are_named() -> None:
     assert the(documents, "NetworkPolicy")["spec"]["ingress"] == []
 
 
-NAMED = {"networkPolicy": {"gatewayClients": [{"podSelector": {}}]}}
+NAMED: dict[str, Any] = {"networkPolicy": {"gatewayClients": [{"podSelector": {}}]}}
 UNENFORCED = over(NAMED, {"networkPolicy": {"enabled": False}})
 NO_KEYS = {"security": {"insecure": True}}
 TLS_TO_IT = {"gateway": {"tlsSecretName": "https"}}
