@@ -52,7 +52,16 @@ def _group(name: str) -> dict[str, Any]:
     return {"name": name, "versions": [version], "preferredVersion": version}
 
 
-# One Secret, as an installation left it in the namespace `kept`, and no release.
+def _deployment(namespace: str, annotations: dict[str, str], replicas: int) -> dict[str, Any]:
+    metadata = {"name": "soloist", "namespace": namespace, "annotations": annotations}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": replicas}}
+
+
+DEPLOYMENTS: Final = {
+    "kept": _deployment("kept", {"soloist.dev/replicas-by": "chart"}, 3),
+    "scaled": _deployment("scaled", {}, 4),
+}
+# A Secret, as an installation left it in the namespace `kept`, two Deployments, and no release.
 ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -67,6 +76,10 @@ ANSWERS: Final[dict[str, dict[str, Any]]] = {
         "kind": "Secret",
         "metadata": {"name": "soloist-keys", "namespace": "kept"},
         "data": {"key": base64.b64encode(KEPT_KEY.encode()).decode()},
+    },
+    **{
+        f"/apis/apps/v1/namespaces/{namespace}/deployments/soloist": deployment
+        for namespace, deployment in DEPLOYMENTS.items()
     },
 }
 NOTHING: Final = {"kind": "SecretList", "apiVersion": "v1", "metadata": {}, "items": []}

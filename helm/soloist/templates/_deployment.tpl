@@ -11,6 +11,11 @@ metadata:
   labels:
     {{- include "soloist.labels" $of | nindent 4 }}
     soloist.dev/tier: {{ .tier }}
+  {{- if hasKey . "replicas" }}
+  annotations:
+    # So that what scales the pods later on does not begin with one: see deployment.yaml.
+    soloist.dev/replicas-by: chart
+  {{- end }}
 spec:
   {{- if hasKey . "replicas" }}
   replicas: {{ .replicas }}
