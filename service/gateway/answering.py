@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -40,6 +39,7 @@ from service.gateway.rotated import OwnKey
 from service.gateway.served import ServedModel
 from service.gateway.settings import GatewaySettings
 from service.gateway.voices import Answering, Voice, figures, finish_reason, usage
+from service.gateway.writing import EventStream
 
 _COMMENT_EVERY_S: Final = 1.0
 
@@ -109,7 +109,7 @@ class AnswerEndpoint:
         given = headers.get(RESUME_HEADER) if asked.stream else None
         standing = read_standing(given) if given else None
         broken = None if standing is None else BrokenAnswer(standing.token)
-        began = False
+        stream = EventStream(send, backend.settings.write_stall_s, facts)
         try:
             async with backend.leaving.bounded(), backend.speaking_as(headers) as client:
                 info = await backend.model.named(client, asked.model)
@@ -121,36 +121,17 @@ class AnswerEndpoint:
                     if not asked.stream:
                         await telling.whole(send)
                         return
-                    async with aclosing(telling.frames(Reading(standing), resumed=standing is not None)) as frames:
+                    frames = telling.frames(Reading(standing), resumed=standing is not None)
+                    async with stream.kept_alive(), aclosing(frames):
                         async for frame in frames:
-                            if not began:
-                                began = True
-                                await _begin(send, facts.request_id)
-                            await self._write(send, frame)
+                            await stream.write(frame)
         except (ChatError, ApiError) as error:
             problem = error if isinstance(error, ApiError) else api_error_of(error, asked.renamed)
-            if not began:
+            if not stream.began:
                 raise problem from None
             facts.failed(problem)
-            await self._write(send, sse.failure(problem))
-        await self._write(send, b"", more=False)
-
-    async def _write(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        """Waits for a reader who is behind: nothing is read from the server meanwhile. LeftError for one who sleeps."""
-        limit = asyncio.timeout(self._backend.settings.write_stall_s)
-        try:
-            async with limit:
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError:
-            if limit.expired():
-                raise LeftError from None
-            raise
-
-
-async def _begin(send: Send, request_id: str) -> None:
-    headers = {**sse.HEADERS, "x-request-id": request_id}
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": raw})
+            await stream.write(sse.failure(problem))
+        await stream.write(b"", more=False)
 
 
 class _Telling:

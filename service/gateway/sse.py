@@ -27,5 +27,8 @@ def failure(problem: ApiError) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """Something that keeps a silent connection alive."""
-    return f": {text}\n\n".encode()
+    """Something that keeps a silent connection alive.
+
+    No blank line ends it: once OpenAI's client has seen an id, it takes each for the end of an event.
+    """
+    return f": {text}\n".encode()

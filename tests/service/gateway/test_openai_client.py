@@ -9,6 +9,7 @@ import pytest
 from openai import APIError, AuthenticationError, BadRequestError, InternalServerError, NotFoundError, RateLimitError
 
 from engine.errors import FatalDeviceError
+from service.gateway.sse import comment
 from service.keys import hash_of, new_key
 from tests.fakes import FIRST_BYTE_ID, endless, ids_of, saying
 from tests.service.gateway.running import CHAT, HELLO, NotingEngine, gateway
@@ -218,6 +219,31 @@ async def test_a_key_is_passed_to_the_server(tmp_path: Path) -> None:
         async with gateway(app.address, api_key_file=str(own)) as gate:
             assert (await gate.ask(HELLO)).status_code == 200, "the gateway's own key, for who sends none"
             assert (await gate.ask(HELLO, Authorization="Bearer sk-wrong")).status_code == 401
+
+
+async def test_comments_break_long_silences_and_clients_pass_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    comments: list[bytes] = []
+
+    def noted(text: str) -> bytes:
+        comments.append(f": {text}\n".encode())
+        return comments[-1]
+
+    monkeypatch.setattr("service.gateway.sse.comment", noted)
+    monkeypatch.setattr("service.gateway.writing.LONGEST_SILENCE_S", 0.05)
+    engine = NotingEngine(answer=saying(ANSWER))
+    async with running(engine) as app, gateway(app.address) as gate:
+        engine.hold()
+        asking = (await gate.openai()).chat.completions
+        stream = await asking.create(model="fake", messages=USER, stream=True)
+        await until(lambda: len(comments) >= 2)
+        engine.allow(4)
+        said = [(await anext(stream)).choices[0].delta.content for _ in range(2)]
+        before = len(comments)
+        await until(lambda: len(comments) >= before + 2)
+        engine.release()
+        said += [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+    assert "".join(said) == ANSWER
+    assert comment("x") == b": x\n", "a blank line would be an event to clients that have seen an id"
 
 
 async def test_an_answer_that_breaks_ends_its_stream_with_an_error() -> None:
