@@ -142,4 +142,14 @@ CASES = (
         {f'soloist_kubernetes_requests_total{{{POD}, operation="event", outcome="ok"}}': "0+1x60"},
         40,
     ),
+    Case(
+        "SoloistLogsDropped",
+        "a burst",
+        {f"soloist_log_records_dropped_total{{{POD}}}": "0x5 40x30"},
+        8,
+        OF_POD,
+    ),
+    Case("SoloistLogsDropped", "long ago", {f"soloist_log_records_dropped_total{{{POD}}}": "0x5 40x40"}, 30),
+    Case("SoloistLogsDropped", "a restart", {f"soloist_log_records_dropped_total{{{POD}}}": "40x5 0x20"}, 8),
+    Case("SoloistLogsDropped", "none", {f"soloist_log_records_dropped_total{{{POD}}}": "0x30"}, 20),
 )
