@@ -95,6 +95,19 @@ def _empty(commands: Commands, roots: Roots, facts: dict[str, Any], namespace: s
     commands.change("helm", "uninstall", "kube-prometheus-stack", "--namespace", "monitoring", "--ignore-not-found",
                     "--wait", "--timeout", f"{PODS_S}s", timeout_s=PODS_S + 60)  # fmt: skip
     _kubectl(commands, "delete", "persistentvolumeclaims", "--all", "--namespace", "monitoring", box_s=VOLUMES_S)
+    if not commands.dry_run and (disks := _disks_to_go(commands, {namespace, "monitoring"})):
+        _kubectl(commands, "wait", *disks, "--for=delete", box_s=VOLUMES_S)
+
+
+def _disks_to_go(commands: Commands, namespaces: set[str]) -> list[str]:
+    """Volumes of claims that are gone. The driver deletes their disks afterwards, which it must still be there for."""
+    said = json.loads(commands.read("kubectl", "get", "persistentvolumes", "--output", "json") or "{}")
+    return [
+        f"persistentvolume/{volume['metadata']['name']}"
+        for volume in said.get("items", [])
+        if volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
+        and volume["spec"].get("claimRef", {}).get("namespace") in namespaces
+    ]
 
 
 def _drain(commands: Commands, namespace: str) -> None:
@@ -127,7 +140,9 @@ def _kubectl(commands: Commands, verb: str, *words: str, box_s: int) -> None:
     try:
         commands.change("kubectl", verb, *words, *bounds, timeout_s=box_s + SLACK_S)
     except CommandFailedError as error:
-        if not any(nothing in error.output for nothing in ("no matching resources found", "no objects passed to")):
+        if not any(
+            nothing in error.output for nothing in ("no matching resources found", "no objects passed to", "(NotFound)")
+        ):
             raise
 
 

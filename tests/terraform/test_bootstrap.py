@@ -146,6 +146,23 @@ def test_inf_09_down_empties_the_cluster_before_it_destroys(tools: FakeTools) ->
     assert all(any(word.startswith("--timeout=") for word in call) for call in waits), "a wait without an end"
 
 
+def test_inf_09_disks_that_stay_stop_the_way_down(tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
+    """A claim is gone before its disk is, and the driver that deletes it goes with the cluster."""
+    volumes = [
+        {"metadata": {"name": name}, "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {"namespace": of}}}
+        for name, policy, of in (
+            ("pv-1", "Delete", "monitoring"), ("pv-2", "Retain", "soloist"), ("pv-3", "Delete", "else"),
+        )
+    ]  # fmt: skip
+    tools.on("get persistentvolumes", output=json.dumps({"items": volumes}))
+    tools.on("wait persistentvolume/", code=1, errors="error: timed out waiting for the condition\n")
+    assert main(["down", "--yes"]) == 1
+    assert "timed out waiting for the condition" in capsys.readouterr().err
+    (waited,) = [call for call in tools.calls("kubectl") if call[1] == "wait" and "persistentvolume/" in call[2]]
+    assert [word for word in waited if "pv-" in word] == ["persistentvolume/pv-1"]
+    assert not [call for call in tools.calls("terraform") if "destroy" in call]
+
+
 def test_inf_09_nodes_that_stay_stop_the_way_down(tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
     tools.on("wait nodeclaims", code=1, errors="error: timed out waiting for the condition on nodeclaims/gpu-spot-x\n")
     tools.on("kubectl get", output="nodeclaim.karpenter.sh/gpu-spot-x\nec2nodeclass.karpenter.k8s.aws/gpu\n")
