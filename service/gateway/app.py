@@ -18,6 +18,7 @@ from service.gateway.answering import AnswerEndpoint, Backend
 from service.gateway.asked import asked_chat, asked_completion
 from service.gateway.errors import ApiError, api_error_of
 from service.gateway.guards import KnownHosts, SafeHeaders, hosts_of
+from service.gateway.heads import SoundHeads
 from service.gateway.log import Logged
 from service.gateway.responses import error_response
 from service.gateway.voices import ChatVoice, CompletionVoice
@@ -62,6 +63,7 @@ def build_app(backend: Backend) -> Starlette:
     middleware = [
         Middleware(SafeHeaders),
         Middleware(Logged, paths=paths, quiet=PROBES),
+        Middleware(SoundHeads),
         Middleware(KnownHosts, hosts=hosts_of(backend.settings.listen, backend.settings.hosts), open_paths=PROBES),
     ]
     if backend.settings.cors_origins:

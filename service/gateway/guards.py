@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.gateway.errors import ApiError
 from service.setting_rules import is_loopback
 
-_ALWAYS: Final = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+ALWAYS: Final = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 class SafeHeaders:
@@ -24,7 +24,7 @@ class SafeHeaders:
         async def adding(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _ALWAYS.items():
+                for name, value in ALWAYS.items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.client import ChatClient, ChatError, Retries, Tls
 from service.gateway.answering import Backend
 from service.gateway.app import build_app
 from service.gateway.connections import Connections
+from service.gateway.heads import HEAD_BYTES, PlainProtocol
 from service.gateway.leaving import Leaving
 from service.gateway.reading import Bodies
 from service.gateway.rotated import Https, OwnKey, UnusableFileError
@@ -27,7 +27,6 @@ from service.gateway.settings import GatewaySettings
 
 logger = logging.getLogger("soloist.gateway")
 
-HEAD_BYTES: Final = 32 * 1024  # of one request: line and headers
 _LAST_WORDS_S: Final = 5.0  # for answers whose time is over, and for what is on its way
 _LONGEST_QUEUE: Final = 512  # of connections that the system has taken and we have not
 
@@ -148,7 +147,7 @@ class GatewayServer(uvicorn.Server):
         self._timers.append(asyncio.get_running_loop().call_later(seconds, what))
 
 
-class PunctualProtocol(H11Protocol):
+class PunctualProtocol(PlainProtocol):
     """Closes a connection whose request line and headers do not come in time: uvicorn bounds only the idle ones."""
 
     head_s: float
