@@ -68,6 +68,9 @@ class SoundHeads:
 def _problem_of(headers: Headers) -> ApiError | None:
     if sum(len(name) + len(value) for name, value in headers.raw) > HEAD_BYTES:
         return _problem(431)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        # Something between the caller and here may have believed the other one: that is how requests are smuggled.
+        return ApiError(400, "send Content-Length or Transfer-Encoding, not both", code="malformed_request")
     return None
 
 

@@ -59,6 +59,18 @@ async def test_they_are_refused_as_everything_else_is(sent: bytes, status: int, 
     assert (headers["x-content-type-options"], headers["connection"]) == ("nosniff", "close")
 
 
+async def test_two_ends_of_one_body_are_none() -> None:
+    """Whoever believed Content-Length takes the second request for a part of the first one's body."""
+    smuggled = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with running() as app, gateway(app.address) as gate:
+        for path in (CHAT, "/healthz"):
+            head = f"POST {path} HTTP/1.1\r\n".encode() + HOST + b"Content-Type: application/json\r\n"
+            both = b"Content-Length: 44\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            [(status, headers, body)] = await said(gate, head + both + smuggled)
+            assert (status, headers["connection"]) == (400, "close")
+            assert "not both" in json.loads(body)["error"]["message"]
+
+
 async def test_what_is_wrong_after_the_answer_gets_no_second_one() -> None:
     async with running() as app, gateway(app.address) as gate:
         head = f"POST {CHAT} HTTP/1.1\r\n".encode() + HOST + b"Content-Type: text/plain\r\n"
