@@ -38,6 +38,7 @@ def everything() -> dict[str, object]:
             "tolerations": [{"key": "a", "operator": "Exists"}],
             "runtimeClassName": "nvidia",
         },
+        "kubernetes": {"admissionPolicy": True},
         "settings": {"traces": "http://collector:4317"},
         "networkPolicy": {
             "gatewayClients": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],

@@ -145,10 +145,11 @@ def _selectors(documents: list[Document]) -> dict[str, Any]:
 
 
 def test_two_releases_in_one_cluster_have_no_object_in_common() -> None:
-    values = {"priority": {"create": True}}
+    values = {"priority": {"create": True}, "kubernetes": {"admissionPolicy": True}}
 
     def names(release: str, namespace: str) -> set[tuple[str, str]]:
         in_cluster = {"ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+        in_cluster |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
         found = render(values, release=release, namespace=namespace)
         return {
             (d["kind"], d["metadata"]["name"] if d["kind"] in in_cluster else f"{namespace}/{d['metadata']['name']}")

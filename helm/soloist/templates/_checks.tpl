@@ -62,6 +62,9 @@
 {{- if and (gt (float64 $settings.do_not_disrupt_s) 0.0) (not .Values.kubernetes.enabled) -}}
 {{- fail "settings.do_not_disrupt_s needs kubernetes.enabled: it is the cluster's API that holds Karpenter off." -}}
 {{- end -}}
+{{- if and .Values.kubernetes.admissionPolicy (not .Values.kubernetes.enabled) -}}
+{{- fail "kubernetes.admissionPolicy bounds the rights of kubernetes.enabled, which is off: unset it, or enable these." -}}
+{{- end -}}
 {{- if not (regexMatch "^(off|https?://[^/?#@[:space:]]+/?)$" $settings.traces) -}}
 {{- fail (printf "settings.traces is %s: it must be http://HOST:PORT or https://HOST:PORT of an OTLP collector, or off." $settings.traces) -}}
 {{- end -}}
