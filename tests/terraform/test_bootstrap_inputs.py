@@ -1,0 +1,50 @@
+"""The bootstrap told to end, called wrongly, or told nonsense by a root: it ends its children and says what is wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from terraform.bootstrap.commands import Commands, TooLateError
+from tests.project.tree import ROOT
+from tests.terraform.fake_tools import FakeTools
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "hanging"),
+    [
+        (signal.SIGINT, ["down", "--yes"], "destroy"),
+        (signal.SIGTERM, ["down", "--yes"], "destroy"),
+        (signal.SIGHUP, ["up"], "upgrade"),
+    ],
+)
+def test_a_signal_ends_what_runs_first(
+    tools: FakeTools, number: signal.Signals, words: list[str], hanging: str
+) -> None:
+    tools.on(hanging, hang=True)
+    command = [sys.executable, "-m", "terraform.bootstrap", *words]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        while not (tools.folder / "hanging").exists():
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"it ended by itself: {process.wait(0.02)}")
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert (tools.folder / "interrupted").exists(), "its child was left running"
+    assert f"ended by {number.name}" in errors
+    assert "Traceback" not in errors
+    assert hanging in tools.calls()[-1], "more was done"
+
+
+def test_what_is_ended_may_say_more_than_a_pipe_holds(tools: FakeTools) -> None:
+    tools.on("terraform", hang=True)
+    terraform = tools.folder / "bin" / "terraform"
+    said = "print('state' * 50000, flush=True); open(os.path.join(folder, 'said'), 'w').close(); sys.exit(1)"
+    terraform.write_text(terraform.read_text().replace("sys.exit(1)", said))
+    with pytest.raises(TooLateError):
+        Commands(environment={"PATH": tools.path}).change("terraform", "apply", timeout_s=1.5)
+    assert (tools.folder / "said").exists(), "it was killed while it wrote its state down"
