@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.helm.leaves import Values, over
-from tests.helm.rendering import render, server, the
+from tests.helm.rendering import RenderError, render, server, the
 from tests.observability import expressions
 from tests.observability.cases import graphs, pods, readers
 from tests.observability.cases.case import OF_NAMESPACE, Case
@@ -97,6 +97,27 @@ def test_no_pod_at_all_is_told_of_unless_it_is_meant(values: Values, told: bool)
 def test_alerts_wait_for_as_long_as_pods_may_take(values: Values, seconds: dict[str, int]) -> None:
     rules = by_name(values)
     assert {name: rules[name]["for"] for name in seconds} == {name: f"{wait}s" for name, wait in seconds.items()}
+
+
+@pytest.mark.parametrize(
+    "base", ["https://forge.example/soloist/blob/main", "https://forge.example/soloist/blob/main/"]
+)
+def test_an_alert_links_to_its_runbook_where_it_is_known(base: str) -> None:
+    told = {"monitoring": {"rules": {"runbookBase": base}}}
+    alerts = {name: rule["annotations"] for name, rule in by_name(told).items() if "alert" in rule}
+    assert alerts
+    for name, told_of in alerts.items():
+        assert told_of["runbook_url"] == f"https://forge.example/soloist/blob/main/docs/runbooks.md#{name.lower()}"
+
+
+def test_where_it_is_not_known_no_alert_has_a_link_that_leads_nowhere() -> None:
+    for rule in by_name({}).values():
+        assert "runbook_url" not in rule.get("annotations", {})
+
+
+def test_a_base_that_is_no_url_is_refused() -> None:
+    with pytest.raises(RenderError, match="runbookBase"):
+        groups(**over(ON, {"monitoring": {"rules": {"runbookBase": "docs/"}}}))
 
 
 def test_a_release_hears_of_its_absent_pods_for_as_long_as_they_are(

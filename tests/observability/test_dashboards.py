@@ -107,8 +107,8 @@ def test_every_alert_says_who_what_and_where_to_read_on(alert: dict[str, Any]) -
     headings = re.findall(r"^## (\w+)$", RUNBOOKS.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
     assert alert["labels"]["severity"] in {"critical", "warning"}
-    assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
-    assert alert["annotations"]["runbook_url"] == f"docs/runbooks.md#{alert['alert'].lower()}"
+    assert set(alert["annotations"]) == {"summary", "description", "runbook"}
+    assert alert["annotations"]["runbook"] == f"docs/runbooks.md#{alert['alert'].lower()}"
     assert alert["alert"] in headings
     assert "namespace" in expressions.grouped_labels(alert["expr"])
     assert "$labels.namespace" in alert["annotations"]["summary"]
