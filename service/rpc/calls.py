@@ -203,8 +203,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     _log_internal(call, error)
                 await abort(context, error, call.request_id, self._trailers_of(call))
             outcome = "OK"
-        except grpc.aio.AbortError:
-            outcome = row_of(call.error).reason if call.error is not None else "ABORTED_BY_HANDLER"
+        except (grpc.aio.AbortError, asyncio.CancelledError) as end:
+            if call.error is not None:
+                outcome = row_of(call.error).reason
+            elif isinstance(end, grpc.aio.AbortError):
+                outcome = "ABORTED_BY_HANDLER"
             raise
         finally:
             _log_call(call, outcome, time.monotonic() - started_s)

@@ -5,6 +5,7 @@ Texts are made safe for the wire here: valid UTF-8, no control characters, of bo
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -120,9 +121,16 @@ async def abort(
     request_id: str,
     trailers: tuple[tuple[str, bytes], ...] = (),
 ) -> NoReturn:
-    """End the call with `error`'s status, and these trailers beside its details."""
+    """End the call with `error`'s status, and these trailers beside its details. CancelledError where its client leaves
+    before it has taken them.
+    """
     status = wire_status(error, request_id)
-    await context.abort(status.code, status.text, ((DETAILS_KEY, status.details), *trailers))
+    try:
+        await context.abort(status.code, status.text, ((DETAILS_KEY, status.details), *trailers))
+    except grpc.aio.InternalError:
+        # A status stands behind what its client has not read. gRPC knows that the client is gone only after the status
+        # has failed, and would log that as a fault of ours.
+        raise asyncio.CancelledError from None
 
 
 def safe_text(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -236,6 +237,22 @@ async def test_rpc_05_a_reader_whose_window_stays_full_loses_its_turn() -> None:
             end: app.metrics.registry.get_sample_value("soloist_requests_total", {"reason": end}) for end in TurnEnd
         }
         assert {end: count for end, count in ends.items() if count} == {TurnEnd.SLOW_READER: 1}
+
+
+async def test_a_reader_whose_window_stays_full_may_leave_without_its_status(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine(answer=endless, context=1 << 20)
+    async with running(engine, write_stall_s=0.2) as app:
+        narrow = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
+        with caplog.at_level(logging.INFO):
+            async with grpc.aio.insecure_channel(app.address, narrow) as channel:
+                call = chat_pb2_grpc.ChatServiceStub(channel).Chat(request(logprobs=True, top_logprobs=20))
+                await call.read()
+                await until(lambda: in_flight(app) == 0, 20)
+                call.cancel()
+            await until(lambda: any(record.message == "call" for record in caplog.records))
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    [line] = [record for record in caplog.records if record.message == "call"]
+    assert line.__dict__["fields"]["outcome"] == "SLOW_READER"
 
 
 async def read_to_the_end(call: Any) -> None:
