@@ -10,6 +10,7 @@ from pathlib import Path
 from terraform.bootstrap.commands import BootstrapError, Commands
 from terraform.bootstrap.down import down
 from terraform.bootstrap.facts import Roots
+from terraform.bootstrap.inputs import check
 from terraform.bootstrap.signals import SignalledError, raised
 from terraform.bootstrap.up import up
 
@@ -44,6 +45,13 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
+def _given(asked: argparse.Namespace) -> tuple[dict[str, Path], dict[str, list[Path]]]:
+    """Folders and files, by their flags."""
+    flags = {"up": ("values", "nodes_values"), "down": ("cluster_vars", "platform_vars")}[asked.way]
+    files = {f"--{flag.replace('_', '-')}": getattr(asked, flag) for flag in flags}
+    return {"--cluster": asked.cluster, "--platform": asked.platform}, files
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 wrongly asked, 128 and a signal's number where that ended it."""
     asked = parser().parse_args(arguments)
@@ -53,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = Commands(dry_run=asked.dry_run)
     try:
         with raised(), tempfile.TemporaryDirectory() as scratch:
+            check(*_given(asked))
             if asked.way == "up":
                 own_values = {chart: getattr(asked, flag[2:].replace("-", "_")) for flag, chart in OWN_VALUES.items()}
                 up(commands, Roots(asked.cluster, asked.platform), own_values, Path(scratch))

@@ -15,7 +15,7 @@ from terraform.bootstrap.facts import Roots, outputs, pods_namespace, require, w
 def up(commands: Commands, roots: Roots, own_values: Mapping[str, Sequence[Path]], scratch: Path) -> None:
     """Install or upgrade every release, with Terraform's outputs as values, and after them `own_values` by release.
 
-    In a dry run our own charts are rendered with these values all the same, so that a wrong one is found.
+    Our own charts are rendered with these values first, also in a dry run, so that a wrong one is found.
 
     Raises:
         BootstrapError: a root is not applied, a value is refused, or a release does not become ready in time.
@@ -24,11 +24,14 @@ def up(commands: Commands, roots: Roots, own_values: Mapping[str, Sequence[Path]
     values = {release.name: _values(release, facts, roots, own_values, scratch) for release in RELEASES}
     namespace = pods_namespace(facts["platform"], roots.platform)
     commands = with_kubeconfig(commands, facts["cluster"], roots.cluster, scratch)
+    # Before anything is done: our own charts say what they refuse without a cluster.
+    for release in RELEASES:
+        if release.chart.startswith(str(CHARTS)):
+            where = ["--namespace", release.namespace or namespace]
+            commands.read("helm", "template", release.name, release.chart, *where, *values[release.name])
     commands.change("kubectl", "apply", "--filename", _namespace_file(namespace, scratch), timeout_s=60)
     for release in RELEASES:
         where = ["--namespace", release.namespace or namespace]
-        if release.chart.startswith(str(CHARTS)):
-            commands.read("helm", "template", release.name, release.chart, *where, *values[release.name])
         commands.change("helm", "upgrade", release.name, *_source(release), "--install", *where,
                         "--create-namespace", *values[release.name], "--wait", "--timeout", f"{release.wait_s}s",
                         timeout_s=release.wait_s + 60)  # fmt: skip

@@ -250,7 +250,11 @@ def test_down_wants_a_yes(tools: FakeTools, capsys: pytest.CaptureFixture[str]) 
     assert tools.calls() == []
 
 
-def test_down_in_a_dry_run_says_all_and_does_nothing(tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_in_a_dry_run_says_all_and_does_nothing(
+    tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dev.tfvars").touch()
     assert main(["down", "--dry-run", "--cluster-vars", "dev.tfvars"]) == 0
     said = capsys.readouterr().out
     assert "would run kubectl delete nodepools.karpenter.sh" in said

@@ -1,4 +1,4 @@
-"""The bootstrap told to end, called wrongly, or told nonsense by a root: it ends its children and says what is wrong."""
+"""The bootstrap told to end, called wrongly, or told nonsense: it ends its children, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from terraform.bootstrap.__main__ import main
 from terraform.bootstrap.commands import Commands, TooLateError
 from tests.project.tree import ROOT
 from tests.terraform.fake_tools import FakeTools
@@ -48,3 +50,43 @@ def test_what_is_ended_may_say_more_than_a_pipe_holds(tools: FakeTools) -> None:
     with pytest.raises(TooLateError):
         Commands(environment={"PATH": tools.path}).change("terraform", "apply", timeout_s=1.5)
     assert (tools.folder / "said").exists(), "it was killed while it wrote its state down"
+
+
+@pytest.mark.parametrize("way", [["up"], ["down", "--yes"]])
+def test_a_tool_that_is_needed_late_is_missed_at_once(
+    tools: FakeTools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: list[str]
+) -> None:
+    (tools.folder / "bin" / "helm").chmod(0o644)
+    (tools.folder / "bin" / "kubectl").unlink()
+    monkeypatch.setenv("PATH", str(tools.folder / "bin"))
+    assert main(way) == 1
+    said = capsys.readouterr().err
+    assert "kubectl is not installed" in said
+    assert "helm is not installed, or not on PATH, or may not be run" in said
+    assert tools.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("way", "flags"),
+    [
+        (["up"], ["--values", "--nodes-values", "--cluster", "--platform"]),
+        (["down", "--yes"], ["--cluster-vars", "--platform-vars", "--cluster", "--platform"]),
+    ],
+)
+def test_a_file_that_is_not_there_is_missed_at_once(
+    tools: FakeTools, tmp_path: Path, capsys: pytest.CaptureFixture[str], way: list[str], flags: list[str]
+) -> None:
+    given = [word for flag in flags for word in (flag, str(tmp_path / f"no{flag}"))]
+    assert main([*way, *given]) == 1
+    said = capsys.readouterr().err
+    assert [flag for flag in flags if f"{flag} {tmp_path / f'no{flag}'}: no such f" not in said] == []
+    assert tools.calls() == []
+
+
+def test_values_that_our_charts_refuse_are_found_before_anything_is_installed(
+    tools: FakeTools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools.on("helm template soloist ", code=1, errors="at '/replicas': got string, want integer\n")
+    assert main(["up"]) == 1
+    assert "/replicas" in capsys.readouterr().err
+    assert not [call for call in tools.calls() if "upgrade" in call or "apply" in call]
