@@ -20,6 +20,7 @@ from service.ops import pod_marks
 from service.ops.cluster import Cluster
 from service.ops.cluster_rights import RIGHTS
 from service.ops.kubernetes import KubernetesApi
+from service.ops.node_fate import Fate, fate
 from service.ops.pod_marks import DELETION_COST, DO_NOT_DISRUPT
 from tests.service.ops.kube_api import (
     POD,
@@ -100,13 +101,18 @@ async def test_promise_12_karpenter_is_held_off_while_somebody_listens_and_no_lo
 
 
 async def test_promise_12_at_the_limit_it_is_taken_off_though_the_turn_goes_on(api: KubeApi) -> None:
+    """When exactly is tried with a clock of its own, in test_pod_marks: here a busy machine is no fault."""
+
+    def written() -> list[tuple[str, bool]]:
+        marks = [request.data["metadata"]["annotations"] for request in api.of("patch")]
+        return [(mark[DELETION_COST], mark[DO_NOT_DISRUPT] is not None) for mark in marks]
+
     async with in_cluster(api, limit_s=1.5) as (cluster, _, _):
         cluster.show_load(BUSY)
-        await until(lambda: DO_NOT_DISRUPT in api.annotations)
-        held_s = time.monotonic()
-        await until(lambda: DO_NOT_DISRUPT not in api.annotations)
-        assert time.monotonic() - held_s <= 2.5
-        assert cost(api) == 200
+        await until(lambda: ("200", True) in written())
+        held = written().index(("200", True))
+        await until(lambda: ("200", False) in written()[held:])
+        assert {cost for cost, _ in written()[held:]} == {"200"}
 
 
 async def test_inf_01_never_is_a_pod_marked_for_good(api: KubeApi) -> None:
@@ -173,13 +179,24 @@ async def test_a_node_that_goes_already_when_the_server_starts_is_heard_of(api: 
         await until(lambda: went == ["goes"])
 
 
-async def test_other_nodes_are_nobodys_business(api: KubeApi) -> None:
+async def test_other_nodes_are_nobodys_business(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[Any] = []
+
+    def look(node: Any) -> Fate:
+        found = fate(node)
+        looked_at.append(node)
+        return found
+
+    monkeypatch.setattr(cluster_module, "fate", look)
     async with in_cluster(api) as (_, went, _):
         await until(lambda: bool(api.of("watch")))
         assert api.of("watch")[0].params["fieldSelector"] == f"metadata.name={POD.node}"
         await api.change_node("ip-10-0-0-2.ec2.internal", taints=[TAINT], deleted=True)
-        await api.change_node(taints=[{"key": "here", "effect": "NoSchedule"}])
-        await asyncio.sleep(0.05)
+        here = [{"key": "here", "effect": "NoSchedule"}]
+        await api.change_node(taints=here)
+        # Changes come in their order: of the other node it would have been heard before.
+        await until(lambda: any(node["spec"].get("taints") == here for node in looked_at))
+    assert {node["metadata"]["name"] for node in looked_at} == {POD.node}
     assert not went
 
 
