@@ -13,7 +13,7 @@ from tests.project.tree import ROOT, dotted_name, files_that_import, imported_na
 BINARY_SUFFIXES = {".binpb", ".png", ".gguf", ".safetensors"}
 # Written in pieces, so that this file does not hold what it looks for.
 MACHINE_PATHS = re.compile(
-    "|".join(["/" + "work/", "/" + "root/", "/" + "home/[a-z]+/", "/" + "Users/", "/opt/" + "pypi"])
+    "|".join(["/" + "work/", "/" + "root/", "/" + "home/[a-z]+/", "/" + "Users/"])
 )
 
 
