@@ -23,7 +23,7 @@ Karpenter's API v1. The server's `do_not_disrupt_s` needs Karpenter 1.12 or newe
 
 ```
 terraform -chdir=terraform/cluster output -json soloist_nodes_values > nodes.json
-helm install soloist-nodes helm/soloist-nodes --values nodes.json
+helm install soloist-nodes helm/soloist-nodes --namespace soloist --create-namespace --values nodes.json
 ```
 
 It makes one EC2NodeClass and up to three NodePools with the label `soloist.dev/pool`, by which the chart `soloist`
