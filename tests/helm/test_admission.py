@@ -12,7 +12,7 @@ from celpy.adapter import json_to_cel
 
 from service.ops.pod_marks import DELETION_COST, DO_NOT_DISRUPT
 from tests.helm.leaves import over
-from tests.helm.rendering import Document, RenderError, of_kind, render, server_pod, the
+from tests.helm.rendering import Document, of_kind, render, server_pod, the
 
 ON: dict[str, Any] = {"kubernetes": {"admissionPolicy": True}}
 POD_NAME = "authentication.kubernetes.io/pod-name"
@@ -143,8 +143,3 @@ def test_it_is_made_where_it_is_wanted_and_bound_to_the_namespace() -> None:
     assert selector == {"matchLabels": {"kubernetes.io/metadata.name": "soloist"}}
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
     assert (rule["resources"], rule["operations"], policy["spec"]["failurePolicy"]) == (["pods"], ["UPDATE"], "Fail")
-
-
-def test_without_rights_there_is_nothing_to_bound() -> None:
-    with pytest.raises(RenderError, match=r"kubernetes\.admissionPolicy bounds the rights of kubernetes\.enabled"):
-        render({"kubernetes": {"admissionPolicy": True, "enabled": False}})

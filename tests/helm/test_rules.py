@@ -48,6 +48,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"settings": {"do_not_disrupt_s": 0.5}, "kubernetes": {"enabled": False}},
         "settings.do_not_disrupt_s needs kubernetes.enabled: it is the cluster's API that holds Karpenter off",
     ),
+    (
+        {"kubernetes": {"admissionPolicy": True, "enabled": False}},
+        "kubernetes.admissionPolicy bounds the rights of kubernetes.enabled, which is off",
+    ),
     ({"settings": {"traces": "collector"}}, "settings.traces is collector: it must be http://HOST:PORT"),
     ({"settings": {"traces": "http://a:1/v1/traces"}}, "settings.traces is http://a:1/v1/traces: it must be"),
     ({"route": {"enabled": True}}, "route.parentRefs is empty: name the gateway"),
@@ -89,6 +93,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"autoscaling": {"mode": "keda", "minReplicas": 5}},
         "autoscaling.maxReplicas is 4 and minReplicas 5: the most must not be fewer than the fewest",
+    ),
+    (
+        {"autoscaling": {"mode": "keda"}},
+        "autoscaling.mode keda asks Prometheus who waits, and nothing of this chart has the pods scraped",
+    ),
+    (
+        {"gateway": {"enabled": True, "lendKey": True}},
+        "Nobody would need a key at the gateway, and everybody may reach it: name its callers",
+    ),
+    (
+        {"gateway": {"enabled": True, "service": {"type": "LoadBalancer"}}},
+        "gateway.service.type LoadBalancer opens the gateway beyond the cluster, where keys could be read",
+    ),
+    (
+        {"gateway": {"enabled": True, "lendKey": True, "insecure": True, "settings": {"cors_origins": ["*"]}}},
+        "gateway.settings.cors_origins has *, and nobody needs a key at the gateway",
     ),
     *(
         (
