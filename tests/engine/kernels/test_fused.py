@@ -92,7 +92,7 @@ def test_norm_gate_up_equals_its_twin(f: int, k: int, apart: bool, device: torch
         close(out, expected)
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [False, long(True)])
 def test_head_equals_its_twin(tied: bool, device: torch.device) -> None:
     s = scene(shaped(tied_head=tied), 3, device)
     for rows in ROWS:
@@ -139,7 +139,7 @@ def attended(s: Scene, rows: int, bucket: int, seed: int = 4) -> tuple[torch.Ten
     return out, expected
 
 
-HEADS = [(1, 1, 16), (7, 1, 32), (2, 2, 80), (6, 2, 128), long(9, 3, 64), long(4, 2, 96), long(40, 8, 16)]
+HEADS = [(1, 1, 16), long(7, 1, 32), (2, 2, 80), (6, 2, 128), long(9, 3, 64), long(4, 2, 96), long(40, 8, 16)]
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
@@ -151,7 +151,7 @@ def test_attend_equals_its_twin(heads: int, kv_heads: int, head_dim: int, qk_nor
         close(out, expected)
 
 
-@pytest.mark.parametrize("position", [0, 31, 64, *map(long, (30, 32, 33, 63, 130, 300, 639))])
+@pytest.mark.parametrize("position", [0, 31, *map(long, (30, 32, 33, 63, 64, 130, 300, 639))])
 def test_attend_splits_long_contexts(position: int, device: torch.device) -> None:
     a = shaped(heads=6, kv_heads=2, context=640)
     for rows in (1, 4):
@@ -223,7 +223,7 @@ def play_greedily(s: Scene, x: torch.Tensor, stop_ids: torch.Tensor) -> tuple[in
 def test_pick_takes_the_argmax_and_moves_the_slot_on(device: torch.device) -> None:
     s = scene(shaped(), 3, device)
     stop_ids = torch.full((3, 33), -1, device=device)
-    for seed in range(3):
+    for seed in range(3 if device.type == "cuda" else 2):
         x = stream(1, 72, device, seed=seed)
         picked, logits = play_greedily(s, x, stop_ids)
         assert picked == int(logits.argmax())
@@ -234,17 +234,17 @@ def test_pick_takes_the_argmax_and_moves_the_slot_on(device: torch.device) -> No
 
 
 def test_pick_takes_the_lowest_of_equals(device: torch.device) -> None:
-    s = scene(shaped(vocabulary=300), 3, device)
+    s = scene(shaped(), 3, device)
     head = torch.zeros_like(s.weights.head)
     s = replace(s, weights=replace(s.weights, head=head))
     stop_ids = torch.full((3, 1), -1, device=device)
     assert play_greedily(s, stream(1, 72, device), stop_ids)[0] == 0
     s.weights.head[77] = 1.0
-    s.weights.head[212] = 1.0
+    s.weights.head[112] = 1.0
     assert play_greedily(s, stream(1, 72, device).abs(), stop_ids)[0] == 77
     s.weights.head.fill_(-1.0)
-    s.weights.head[250:] = -0.5
-    assert play_greedily(s, stream(1, 72, device).abs(), stop_ids)[0] == 250
+    s.weights.head[120:] = -0.5
+    assert play_greedily(s, stream(1, 72, device).abs(), stop_ids)[0] == 120
 
 
 def test_a_stopped_slot_stays(device: torch.device) -> None:
