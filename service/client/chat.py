@@ -64,7 +64,8 @@ class ChatClient:
     """A client of one server, or of several that serve the same model.
 
     Args:
-        target: HOST:PORT, or any name that gRPC resolves; several of them in a list, or with commas between.
+        target: HOST:PORT, or any name that gRPC resolves; several of them in a list, or with commas between. Turns of
+            one session go to the same one of these servers, and of those behind HOST, as long as it can be reached.
         tls: whom to trust and, where the server asks, who one is; None is plain text.
         api_key: sent with every call; nobody may read it on the way, so give `tls` too beyond this machine.
         credentials: gRPC's own, in place of `tls`.
@@ -131,7 +132,9 @@ class ChatClient:
         """
         ends_s = None if deadline_s is None else time.monotonic() + deadline_s
         request = _request(messages, sampling)
-        turn = Turn(request, self._servers, self._metadata, self._retries, self._resume, ends_s, broken)
+        with told_as_ours():
+            route = await self._servers.route(request.session_id)
+        turn = Turn(request, route, self._metadata, self._retries, self._resume, ends_s, broken)
         async with aclosing(turn.events()) as events:
             async for event in events:
                 yield event

@@ -24,7 +24,7 @@ from service.client.errors import (
     told_as_ours,
 )
 from service.client.retries import Retries
-from service.client.servers import Server, Servers
+from service.client.servers import Route, Server, Servers
 from soloist.v1 import chat_pb2
 
 ResumeWish = Literal["off", "exact", "fast"]
@@ -49,7 +49,7 @@ class Turn:
     def __init__(
         self,
         request: chat_pb2.ChatRequest,
-        servers: Servers,
+        servers: Servers | Route,
         metadata: tuple[tuple[str, str], ...],
         retries: Retries,
         wish: ResumeWish,
