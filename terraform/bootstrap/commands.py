@@ -76,11 +76,13 @@ class Commands:
         """In a session of its own, so that a terminal's interrupt comes to us alone, and we end it in our way."""
         try:
             return subprocess.Popen(
-                command, env=os.environ | self.environment, text=True, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                command, env=os.environ | self.environment, text=True, encoding="utf-8", errors="backslashreplace",
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError:
             raise BootstrapError(f"{command[0]} is not installed, or not on PATH") from None
+        except OSError as error:
+            raise BootstrapError(f"{command[0]} cannot be run: {error.strerror}") from None
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:

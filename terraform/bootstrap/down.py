@@ -6,12 +6,11 @@ destroyed over its head. Run it again when that is settled.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from terraform.bootstrap.commands import BootstrapError, CommandFailedError, Commands, TooLateError
-from terraform.bootstrap.facts import Roots, outputs, pods_namespace, with_kubeconfig
+from terraform.bootstrap.facts import Roots, outputs, parsed, pods_namespace, require, with_kubeconfig
 
 PODS_S = 300
 # A node's pods leave within their grace, at the longest its pool's terminationGracePeriod; then an instance ends.
@@ -41,7 +40,7 @@ def down(commands: Commands, roots: Roots, scratch: Path, *, data: bool) -> None
     facts = outputs(commands, roots.cluster)
     if "cluster_name" in facts:
         _empty(commands, roots, facts, _namespace(outputs(commands, roots.platform), roots.platform), scratch)
-        _see_that_none_is_left(commands, facts["cluster_name"], facts["region"])
+        _see_that_none_is_left(commands, facts["cluster_name"], require(facts, "region", roots.cluster))
     else:
         print("no cluster is applied: nothing to empty")
     if data:
@@ -101,7 +100,7 @@ def _empty(commands: Commands, roots: Roots, facts: dict[str, Any], namespace: s
 
 def _disks_to_go(commands: Commands, namespaces: set[str]) -> list[str]:
     """Volumes of claims that are gone. The driver deletes their disks afterwards, which it must still be there for."""
-    said = json.loads(commands.read("kubectl", "get", "persistentvolumes", "--output", "json") or "{}")
+    said = parsed(commands.read("kubectl", "get", "persistentvolumes", "--output", "json") or "{}", "kubectl get")
     return [
         f"persistentvolume/{volume['metadata']['name']}"
         for volume in said.get("items", [])
@@ -155,7 +154,9 @@ def _see_that_none_is_left(commands: Commands, cluster: str, region: str) -> Non
         "Name=instance-state-name,Values=pending,running,stopping,stopped",
         "--query", "Reservations[].Instances[].InstanceId",
     )  # fmt: skip
-    instances = json.loads(said or "[]")
+    instances = parsed(said or "[]", "aws ec2 describe-instances")
+    if not isinstance(instances, list) or not all(isinstance(instance, str) for instance in instances):
+        raise BootstrapError(f"aws ec2 describe-instances printed no list of instances: {said[:200]!a}")
     if instances and not commands.dry_run:
         raise BootstrapError(
             f"Instances that Karpenter started are still there: {', '.join(instances)}. Nothing was destroyed. "

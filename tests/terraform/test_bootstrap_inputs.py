@@ -13,7 +13,7 @@ import pytest
 from terraform.bootstrap.__main__ import main
 from terraform.bootstrap.commands import Commands, TooLateError
 from tests.project.tree import ROOT
-from tests.terraform.fake_tools import FakeTools
+from tests.terraform.fake_tools import CLUSTER, PLATFORM, FakeTools, outputs
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,67 @@ def test_values_that_our_charts_refuse_are_found_before_anything_is_installed(
     assert main(["up"]) == 1
     assert "/replicas" in capsys.readouterr().err
     assert not [call for call in tools.calls() if "upgrade" in call or "apply" in call]
+
+
+NONSENSE: dict[str, str] = {
+    "null": "null",
+    "list": "[]",
+    "no value": '{"a": 1}',
+    "deep": "[" * 100_000,
+    "no number": '{"a": {"value": NaN}}',
+    "half a character": outputs(CLUSTER | {"soloist_nodes_values": {"a": "\ud800"}}),
+    "NUL": outputs(CLUSTER | {"karpenter_values": {"a": ["b\0"]}}),
+    "no name": outputs(CLUSTER | {"cluster_name": None}),
+    "number": outputs(CLUSTER | {"cluster_name": 5}),
+    "names": outputs(CLUSTER | {"cluster_name": ["gpu"]}),
+    "empty": outputs(CLUSTER | {"cluster_name": ""}),
+    "flag": outputs(CLUSTER | {"cluster_name": "--profile=evil"}),
+    "line": outputs(CLUSTER | {"region": "us-west-2\n"}),
+    "text": outputs(CLUSTER | {"soloist_nodes_values": "hello"}),
+}
+
+
+@pytest.mark.parametrize("way", [["up"], ["down", "--yes"]])
+@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
+def test_what_a_root_cannot_mean_is_refused(
+    tools: FakeTools, capsys: pytest.CaptureFixture[str], said: str, way: list[str]
+) -> None:
+    tools.on("cluster output", output=said)
+    assert main(way) == 1
+    assert "cluster" in capsys.readouterr().err
+    assert {call[0] for call in tools.calls()} == {"terraform"}, "it was passed on"
+
+
+@pytest.mark.parametrize("account", ["soloist", {}, {"namespace": "--all"}, {"namespace": None}])
+def test_a_namespace_that_is_none_is_refused(
+    tools: FakeTools, capsys: pytest.CaptureFixture[str], account: object
+) -> None:
+    tools.on("platform output", output=outputs(PLATFORM | {"service_account": account}))
+    assert main(["down", "--yes"]) == 1
+    assert "service_account" in capsys.readouterr().err
+    assert tools.calls("kubectl") == []
+
+
+def test_output_that_is_no_text_is_refused(tools: FakeTools, capsys: pytest.CaptureFixture[str]) -> None:
+    (tools.folder / "bin" / "terraform").write_text("#!/bin/sh\nprintf '\\377\\376{}'\n")
+    assert main(["up"]) == 1
+    assert "no JSON" in capsys.readouterr().err
+
+
+def test_a_tool_that_is_broken_is_named(
+    tools: FakeTools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tools.folder / "bin"))
+    (tools.folder / "bin" / "kubectl").write_bytes(b"\x7fELFbroken")
+    assert main(["up"]) == 1
+    assert "kubectl cannot be run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", ["Unable to connect", "{}", "[1]"])
+def test_instances_that_are_none_stop_the_way_down(
+    tools: FakeTools, capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    tools.on("describe-instances", output=said)
+    assert main(["down", "--yes"]) == 1
+    assert "describe-instances" in capsys.readouterr().err
+    assert not [call for call in tools.calls("terraform") if "destroy" in call]
