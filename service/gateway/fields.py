@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
+from service.gateway import caps
 from service.gateway.errors import ApiError, wrong
 
 _LONGEST_NAME: Final = 64
@@ -43,7 +44,9 @@ def read_json(body: bytes) -> dict[str, Any]:
         raise ValueError(f"{word} is no number of JSON")
 
     try:
-        parsed = json.loads(body, parse_constant=no_number)
+        text = body.decode("utf-8-sig")
+        caps.few_values(text)
+        parsed = json.loads(text, parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         # Python's text gives the place and never the content.
         told = f" ({error})" if isinstance(error, json.JSONDecodeError) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from service.gateway import caps
 from service.gateway.asked import asked_chat
 from service.gateway.errors import ApiError
+from service.gateway.fields import read_json
 from service.rpc.limits import CAPS
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -97,3 +99,19 @@ def test_what_is_quoted_is_not_written_out_first() -> None:
     ):
         with pytest.raises(ApiError, match="an array"):
             asked_chat(body)
+
+
+@pytest.mark.parametrize("value", ["1", "[]", "{}", '""', "null", '{"a":1}', "[[]]", "[" * 900 + "]" * 900])
+def test_a_body_of_very_many_values_is_not_parsed(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = '{"metadata":[' + ",".join([value] * (4_000_000 // len(value))) + "]}"
+    monkeypatch.setattr("json.loads", None)
+    with pytest.raises(ApiError, match="100000 values at most"):
+        read_json(body.encode())
+
+
+@pytest.mark.parametrize(
+    "text", [",[{" * 100_000, '\\"' * 200_000, "\\\\" * 200_000, '\\\\\\",' * 100_000, "한," * 200_000]
+)
+def test_what_stands_in_a_text_is_no_value(text: str) -> None:
+    body = f'{{"messages":[{{"role":"user","content":"{text}"}}]}}'
+    assert asked_chat(read_json(body.encode())).messages[0].content == json.loads(f'"{text}"')
