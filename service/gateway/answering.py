@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -30,9 +30,9 @@ from service.gateway import sse
 from service.gateway.asked import Asked
 from service.gateway.connections import Connections
 from service.gateway.errors import FAILED, RESUME_HEADER, ApiError, api_error_of
-from service.gateway.fields import read_json
 from service.gateway.leaving import Leaving
 from service.gateway.log import Facts, facts_of
+from service.gateway.parsing import Parsing
 from service.gateway.reading import Bodies, LeftError, caller_key, read_body, session_of, trace_of, while_there
 from service.gateway.resume_state import Reading, differs, read_standing
 from service.gateway.rotated import OwnKey
@@ -54,6 +54,7 @@ class Backend:
     leaving: Leaving
     own_key: OwnKey
     bodies: Bodies
+    parsing: Parsing = field(default_factory=Parsing)
     turns: int = 0
 
     @asynccontextmanager
@@ -94,13 +95,18 @@ class AnswerEndpoint:
         request = Request(scope, receive)
         try:
             limits = backend.settings
+            caller_key(request.headers, None)  # what is no key is refused before the body comes
             body = await read_body(request, backend.bodies, limits.max_body_bytes, limits.read_timeout_s)
-            asked = self._read(read_json(body))
-            facts.note(stream=asked.stream)
             with backend.one_more_turn():
-                await while_there(receive, self._answer(request.headers, asked, send, facts))
+                await while_there(receive, self._serve(request.headers, body, send, facts))
         except LeftError:
             facts.note(end="left")
+
+    async def _serve(self, headers: Headers, body: bytes, send: Send, facts: Facts) -> None:
+        async with self._backend.speaking_as(headers) as client:
+            asked = await self._backend.parsing.asked(body, self._read, client)
+        facts.note(stream=asked.stream)
+        await self._answer(headers, asked, send, facts)
 
     async def _answer(self, headers: Headers, asked: Asked, send: Send, facts: Facts) -> None:
         backend = self._backend
