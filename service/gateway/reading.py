@@ -16,6 +16,7 @@ from service.gateway.errors import ApiError, wrong
 
 SESSION_HEADER: Final = "X-Session-Id"
 _BEARER: Final = "bearer "
+_LONGEST_KEY: Final = 8 * 1024  # servers take 16 KiB of all headers together
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -98,10 +99,17 @@ async def _until_left(receive: Receive) -> None:
 
 
 def caller_key(headers: Headers, own: str | None) -> str | None:
-    """The key that the caller sent, else the gateway's own. ApiError for a header that carries none."""
+    """The key that the caller sent, else the gateway's own. ApiError for a header that carries none, or too much."""
     given = headers.get("authorization")
     if given is None:
         return own
+    if len(given) > _LONGEST_KEY:
+        raise ApiError(
+            431,
+            f"the header Authorization may have {_LONGEST_KEY} characters at most",
+            code="header_too_large",
+            param="Authorization",
+        )
     key = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
     if not key or not key.isascii() or not key.isprintable():
         raise ApiError(

@@ -82,3 +82,20 @@ async def test_what_is_wrong_after_the_answer_gets_no_second_one() -> None:
         assert first.startswith(b"HTTP/1.1 415")
         assert await asyncio.wait_for(reader.read(), 10.0) == b""
         writer.close()
+
+
+@pytest.mark.parametrize("length", [8 * 1024, 15_000, 31_000])
+async def test_a_key_that_is_too_long_is_refused_by_its_name_before_the_body(length: int) -> None:
+    key = "Bearer " + "k" * length
+    async with running() as app, gateway(app.address) as gate:
+        models = await gate.web.get("/v1/models", headers={"authorization": key})
+        host, _, port = gate.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        lines = [f"POST {CHAT} HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 100"]
+        writer.write("\r\n".join([*lines, f"Authorization: {key}", "", "{"]).encode())
+        told = await asyncio.wait_for(reader.readuntil(b"}}"), 10.0)
+        writer.close()
+    assert models.status_code == 431
+    assert models.json()["error"]["param"] == "Authorization"
+    assert told.startswith(b"HTTP/1.1 431")
+    assert b'"Authorization"' in told
