@@ -119,6 +119,8 @@ class AnswerEndpoint:
         try:
             async with backend.leaving.bounded(), backend.speaking_as(headers) as client:
                 info = await backend.model.named(client, asked.model)
+                if standing is not None:
+                    standing.check(asked.sampling.get("max_tokens") or info.limits["context_tokens"])
                 events = client.stream(
                     asked.messages, deadline_s=backend.settings.deadline_s, broken=broken, **sampling
                 )

@@ -18,6 +18,7 @@ from service.gateway.errors import RESUME_HEADER, ApiError
 
 _HEAD: Final = struct.Struct(">BII8s")
 _VERSION: Final = 1
+_LONGEST_PIECE: Final = 1024  # characters of one token: known vocabularies have a few hundred
 LONGEST_TOKEN: Final = 5 * 1024  # bytes; in base64 it fits into the 8 KiB that proxies let a header have
 
 
@@ -40,6 +41,17 @@ class Standing:
         """As the id of an event: one word of ASCII."""
         raw = _HEAD.pack(_VERSION, self.tokens, self.chars, self.digest) + self.token
         return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+    def check(self, most_tokens: int) -> None:
+        """ApiError where no answer of `most_tokens` has so much: it would play to its end before that showed."""
+        if self.tokens > most_tokens or self.chars > self.tokens * _LONGEST_PIECE:
+            raise ApiError(
+                400,
+                f"{RESUME_HEADER}: tells of more than the {most_tokens} tokens that this answer may have; send the "
+                "last id as it came, with the same body",
+                code="invalid_value",
+                param=RESUME_HEADER,
+            )
 
 
 def read_standing(given: str) -> Standing:

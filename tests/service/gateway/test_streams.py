@@ -142,6 +142,22 @@ async def test_event_ids_that_are_none_of_ours(given: str) -> None:
     assert refused.events[-1].json["error"]["param"] == "Last-Event-ID"
 
 
+@pytest.mark.parametrize("max_tokens", [None, 50])
+async def test_an_event_id_of_more_than_the_answer_may_have_is_refused_before_it_plays(max_tokens: int | None) -> None:
+    engine = NotingEngine(answer=saying(ANSWER))
+    body = HELLO if max_tokens is None else {**HELLO, "max_tokens": max_tokens}
+    async with running(engine) as app, gateway(app.address) as gate:
+        begun = await read(gate.web, body, characters=20)
+        standing, most = read_standing(begun.last_id), max_tokens or engine.info.context
+        too_many = [replace(standing, tokens=count) for count in (most + 1, 2**32 - 1)]
+        for wrong in (*too_many, replace(standing, chars=2**32 - 1)):
+            refused = await read(gate.web, body, after=wrong.encoded())
+            assert refused.status == 400
+            assert refused.events[-1].json["error"]["param"] == "Last-Event-ID"
+        assert len(engine.params) == 1
+        assert (await read(gate.web, body, after=begun.last_id)).whole
+
+
 def test_an_event_id_holds_what_it_was_made_of() -> None:
     standing = Standing(b"\x01token\xff", 70_000, 300_000, b"8 bytes.")
     assert read_standing(standing.encoded()) == standing
