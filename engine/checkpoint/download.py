@@ -49,7 +49,7 @@ def fetch_to_cache(model: str, options: RemoteOptions) -> Path:
         with _alone(folder):
             _fetch(store, folder, options)
     except OSError as error:
-        raise CheckpointError(f"{folder}: the cache cannot be used: {error.strerror}") from error
+        raise CheckpointError(f"{folder}: the cache cannot be used: {error.strerror or error}") from error
     return folder / address.name if address.is_file else folder
 
 
@@ -83,7 +83,7 @@ def _fetch(store: Store, folder: Path, options: RemoteOptions) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise CheckpointError(
-            f"{folder}: the cache has {free / 2**30:.1f} GiB free; {store.address} takes {needed / 2**30:.1f} GiB more"
+            f"{folder}: the cache has {_in_bytes(free)} free; {store.address} takes {_in_bytes(needed)} more"
         )
     progress = _Told(options, total - needed, total)
     # The words before the weights: a model that cannot be talked to should be known before gigabytes come.
@@ -97,6 +97,12 @@ def _fetch(store: Store, folder: Path, options: RemoteOptions) -> None:
         versions[name] = _version(objects[name], wanted[name])
         _write_versions(folder, versions)
     _remove_others(folder, set(objects))
+
+
+def _in_bytes(count: int) -> str:
+    """In the largest unit of which there is one."""
+    power = min(max(count.bit_length() - 1, 0) // 10, 4)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}" if power else f"{count} bytes"
 
 
 def _version(item: RemoteObject, wanted: str | None) -> list[str | int | None]:
@@ -150,7 +156,9 @@ class _Partial:
 
     @property
     def missing_bytes(self) -> int:
-        return sum(size for start, size in self._ranges() if start not in self._have)
+        # Counted from what is there: a server may tell of a size with ranges without number.
+        size = self._item.size
+        return size - sum(min(RANGE_BYTES, size - s) for s in self._have if s < size and s % RANGE_BYTES == 0)
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
         for start in range(0, self._item.size, RANGE_BYTES):

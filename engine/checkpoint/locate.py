@@ -64,7 +64,13 @@ def _streamed(model: str, sha256: str | None, remote: RemoteOptions) -> Checkpoi
     # Imported here: nobody else waits for what it needs.
     from engine.checkpoint.streamed import open_streamed
 
-    return open_streamed(model, sha256, remote)
+    try:
+        return open_streamed(model, sha256, remote)
+    except OSError as error:
+        raise CheckpointError(
+            f"{model}: its headers find no place in the folder for temporary files: {error.strerror or error}; "
+            "give TMPDIR a folder with room, or set --model-cache"
+        ) from error
 
 
 def _checked(model: str, sha256: str | None, remote: RemoteOptions) -> tuple[Path, str | None]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.checkpoint.remote import SCHEME
+from engine.checkpoint.s3_answers import AnswerError, BoundedAnswers
 from engine.checkpoint.shards import PICKLE_SENTENCE, PICKLE_SUFFIXES
 from engine.errors import CheckpointError
 
@@ -26,7 +27,9 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME = re.compile(r"\w[\w.+@=,-]{0,254}", re.ASCII)
 # Second copies of the same weights, and what is no model by itself.
 _UNREAD = ("consolidated", "adapter_")
-_MOST_OBJECTS = 10_000
+# Of one folder. A page has up to 1,000 entries; those with other names and folders below are entries too.
+_MOST_OBJECTS, _MOST_PAGES = 10_000, 30
+_MOST_BYTES = 50 * 10**12  # what S3 takes as one object
 _CONNECT_S, _READ_S, _ATTEMPTS = 5, 60, 5
 
 
@@ -108,6 +111,7 @@ class Store:
                 # Other servers ignore the region, but a signature has one.
                 region_name=self._session.region_name or ("us-east-1" if endpoint is not None else None),
             )
+            self._client.meta.events.register_last("before-send.s3", BoundedAnswers(self._client))
 
     def objects(self) -> dict[str, RemoteObject]:
         """By name: the GGUF object, or what a model folder is read from; and the sums, where there are any."""
@@ -130,14 +134,22 @@ class Store:
         """Objects directly in the folder, with names that a file may have."""
         folder = self.address.key.rpartition("/")[0] if self.address.is_file else self.address.key
         prefix = f"{folder}/" if folder else ""
+        count = 0
         with self._failing():
             pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.address.bucket, Prefix=prefix, Delimiter="/", PaginationConfig={"MaxItems": _MOST_OBJECTS}
+                Bucket=self.address.bucket, Prefix=prefix, Delimiter="/"
             )
-            for page in pages:
-                for item in page.get("Contents", ()):
-                    if _NAME.fullmatch(item["Key"].removeprefix(prefix)) is not None:
-                        yield RemoteObject(item["Key"], int(item["Size"]), str(item["ETag"]))
+            for number, page in enumerate(pages, start=1):
+                count += len(page.get("Contents", ()))
+                if number > _MOST_PAGES or count > _MOST_OBJECTS:
+                    raise AnswerError(
+                        f"lists more than {_MOST_OBJECTS} objects or {_MOST_PAGES} pages; "
+                        "give a prefix that holds one model"
+                    )
+                for entry in page.get("Contents", ()):
+                    item = _object(entry, prefix)
+                    if _NAME.fullmatch(item.key.removeprefix(prefix)) is not None:
+                        yield item
 
     def read(self, item: RemoteObject, start: int = 0, size: int | None = None) -> bytes:
         """`size` bytes from `start` on, to the end by default."""
@@ -189,6 +201,8 @@ class Store:
         server = self._endpoint or "Amazon S3"
         try:
             yield
+        except AnswerError as error:
+            raise CheckpointError(f"{where}: {server} {error}") from None
         except ClientError as error:
             raise CheckpointError(f"{where}: {self._refusal(error, server)}") from None
         except NoCredentialsError:
@@ -218,6 +232,18 @@ class Store:
         if code in ("PreconditionFailed", "412", "NoSuchKey", "404"):
             return "the object was changed or removed while it was read; start again"
         return f"{server} refuses: {_short(error)}"
+
+
+def _object(entry: dict[str, Any], prefix: str) -> RemoteObject:
+    """An entry of a listing. A server may be anybody's: AnswerError for one that no store of objects would give."""
+    key, size, etag = (entry.get(name) for name in ("Key", "Size", "ETag"))
+    if key is None or size is None or not etag:
+        raise AnswerError(f"lists an object without its key, size or ETag: {ascii(key)[:160]}")
+    if not key.startswith(prefix):
+        raise AnswerError(f"lists {ascii(key)[:160]}, which is not under the prefix that was asked for")
+    if not 0 <= size <= _MOST_BYTES or not etag.isprintable():
+        raise AnswerError(f"lists {ascii(key)[:160]} with {size} bytes and ETag {ascii(etag)[:80]}, which cannot be")
+    return RemoteObject(key, size, etag)
 
 
 def _short(error: Exception) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -209,12 +209,23 @@ def open_streamed(model: str, pin: str | None, options: RemoteOptions) -> Stream
     if listed is not None:
         sums = read_sums(store.where(listed), store.read(listed, size=min(listed.size, MAX_SUMS_BYTES)))
     skeleton = tempfile.TemporaryDirectory(prefix="soloist-")
-    folder = Path(skeleton.name)
-    words = {}
-    for name, item in objects.items():
-        if name.endswith(WORD_SUFFIXES):
-            words[name] = _lay_words(store, item, folder / name, sums)
-    remote = Remote(store, streamer, skeleton, objects, sums, pin, words)
+    try:
+        return _laid(Remote(store, streamer, skeleton, objects, sums, pin, {}))
+    except BaseException:
+        skeleton.cleanup()
+        raise
+
+
+def _laid(remote: Remote) -> StreamedFolder | StreamedGguf:
+    """The checkpoint of `remote`, of which nothing is read yet."""
+    store, objects, address = remote.store, remote.objects, remote.store.address
+    folder = Path(remote.skeleton.name)
+    words = {
+        name: _lay_words(store, item, folder / name, remote.sums)
+        for name, item in objects.items()
+        if name.endswith(WORD_SUFFIXES)
+    }
+    remote = replace(remote, words=words)
     if address.is_file:
         path = folder / address.name
         _lay_gguf(store, objects[address.name], path)
@@ -228,7 +239,7 @@ def open_streamed(model: str, pin: str | None, options: RemoteOptions) -> Stream
     except NotNativeError as error:
         raise CheckpointError(f"{error}; transformers plays it from a disk: set --model-cache") from None
     unread = {name for name in objects if name.endswith(".safetensors")} - {t.shard.name for t in opened.stored}
-    if pin is not None and unread:
+    if remote.pin is not None and unread:
         raise CheckpointError(f"{address}: {min(unread)} is part of the pin and not of the model; remove that object")
     return StreamedFolder(**{field.name: getattr(opened, field.name) for field in fields(opened)}, remote=remote)
 
