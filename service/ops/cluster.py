@@ -26,6 +26,7 @@ logger = logging.getLogger("soloist.cluster")
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 30.0
 _AT_MOST_S: Final = 3600.0  # a wait for what may never come
+_FAILING_CLOSE_S: Final = 1.0  # as long as an end waits for an API that did not do as asked when it was asked last
 
 
 class Asked(Protocol):
@@ -84,6 +85,8 @@ class Cluster:
             self._news.notify()
         self._closed.set()
         self._api.close()
+        if self._failing - {ClusterCall.WATCH_NODE}:
+            within_s = min(within_s, _FAILING_CLOSE_S)
         until_s = time.monotonic() + within_s
         for thread in self._threads:
             if thread.ident is not None:

@@ -1,21 +1,24 @@
 """The cluster's API: three requests about the own pod and its node. The only importer of the `kubernetes` package.
 
-Every call blocks, ends in bounded time, and raises nothing but ApiError. Answers are read as plain JSON: the package's
-models check more than is asked for here, and take time that a token would wait for.
+Every call blocks, ends in bounded time, takes bounded memory, and raises nothing but ApiError. Answers are read as plain
+JSON: the package's models check more than is asked for here, and take time that a token would wait for.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import urllib3
 import urllib3.exceptions
 from kubernetes import client, config
 
@@ -24,9 +27,12 @@ from service.ops.cluster_events import Notice
 CONTROLLER: Final = "soloist.dev/server"
 REQUEST_TIMEOUT_S: Final = (2.0, 3.0)  # to connect, and between two bytes of the answer
 
+_ANSWER_WITHIN_S: Final = 5.0  # all of an answer that is no watch
 _WATCH_S: Final = 240  # the API ends a watch after so long, and it is opened again
 _WATCH_QUIET_S: Final = 60.0  # a watch without a byte may be a connection that died unheard
-_LONGEST_LINE: Final = 8 << 20  # an object is 1.5 MB at most
+_LONGEST_ANSWER: Final = 8 << 20  # an object is 1.5 MB at most
+_LONGEST_WATCH: Final = 256 << 20
+_PIECE_BYTES: Final = 64 << 10
 
 logging.getLogger("kubernetes.client.rest").setLevel(logging.WARNING)  # writes whole answers at debug
 
@@ -91,6 +97,9 @@ class KubernetesApi:
         configuration.proxy = None  # the API is in this cluster, whatever proxies the environment names
         self.pod = pod
         self._client = client.ApiClient(configuration)
+        pools = self._client.rest_client.pool_manager
+        # The package reads the answers that are errors by itself, and to their ends.
+        pools.request = _bounded(pools.request)
         self._core = client.CoreV1Api(self._client)
         self._events = client.EventsV1Api(self._client)
         self._watching: urllib3.HTTPResponse | None = None
@@ -128,11 +137,9 @@ class KubernetesApi:
             "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
         }
         with _one_line():
-            answer = self._events.create_namespaced_event(
+            self._events.create_namespaced_event(
                 namespace, body, _preload_content=False, _request_timeout=REQUEST_TIMEOUT_S
             )
-            answer.read()  # to its end, or the connection is of no use to the next request
-            answer.release_conn()
 
     def watch_node(self, version: str | None) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
         """What becomes of the own node after `version`, or, with None, first what it is now.
@@ -179,13 +186,44 @@ class KubernetesApi:
                 watching.connection.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
 
 
-def _lines(answer: Any) -> Iterator[bytes]:
+def _bounded(request: Callable[..., urllib3.HTTPResponse]) -> Callable[..., urllib3.HTTPResponse]:
+    """`request`, whose answers are all here, but for a watch that is open."""
+
+    def asked(method: str, url: str, **more: Any) -> urllib3.HTTPResponse:
+        answer = request(method, url, **more)
+        if method == "GET" and answer.status == 200:  # nothing else is asked for by GET
+            return answer
+        try:
+            body = b"".join(_pieces(answer, _LONGEST_ANSWER, _ANSWER_WITHIN_S))
+        except BaseException:
+            answer.close()
+            raise
+        # What has come is decoded already.
+        headers = {name: value for name, value in answer.headers.items() if name.lower() != "content-encoding"}
+        return urllib3.HTTPResponse(body, headers, answer.status, reason=answer.reason, preload_content=True)
+
+    return asked
+
+
+def _pieces(answer: urllib3.HTTPResponse, most: int, within_s: float = math.inf) -> Iterator[bytes]:
+    """An answer as it comes: a read of a whole piece may wait for it as long as single bytes arrive."""
+    until_s, count = time.monotonic() + within_s, 0
+    while piece := answer.read1(_PIECE_BYTES, decode_content=True):
+        count += len(piece)
+        if count > most:
+            raise ApiError(f"the answer goes on after {most >> 20} MiB")
+        yield piece
+        if time.monotonic() > until_s:
+            raise ApiError(f"the answer is not over after {within_s:.0f} s")
+
+
+def _lines(answer: urllib3.HTTPResponse) -> Iterator[bytes]:
     """What comes between newlines, as it comes."""
     rest = b""
-    for chunk in answer.stream(amt=None, decode_content=True):
-        *lines, rest = (rest + chunk).split(b"\n")
+    for piece in _pieces(answer, _LONGEST_WATCH):
+        *lines, rest = (rest + piece).split(b"\n")
         yield from (line for line in lines if line.strip())
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > _LONGEST_ANSWER:
             raise ApiError("a change of the node that has no end")
 
 

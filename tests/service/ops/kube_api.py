@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -177,6 +177,23 @@ def stream(*lines: bytes, then: str = "end") -> Fault:
             await response.write(b'{"type": "MODI')
             assert raw.transport is not None, request
             raw.transport.abort()
+        return response
+
+    return fault
+
+
+def pour(piece: bytes, pause_s: float = 0.0, status: int = 200) -> Fault:
+    """Answer with this piece again and again, for as long as somebody reads."""
+
+    async def fault(request: kmock.Request) -> aiohttp.web.StreamResponse:
+        raw = request._raw_request
+        assert raw is not None, request
+        response = aiohttp.web.StreamResponse(status=status)
+        await response.prepare(raw)
+        with suppress(ConnectionError):
+            while True:
+                await response.write(piece)
+                await asyncio.sleep(pause_s)
         return response
 
     return fault

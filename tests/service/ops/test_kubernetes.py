@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +17,14 @@ import trustme
 from kubernetes.config import incluster_config
 
 from service.app import App, StartError
+from service.ops.cluster_events import Kind, Notice
 from service.ops.kubernetes import ApiError, KubernetesApi, NoClusterError, in_cluster
 from service.ops.pod_marks import DELETION_COST
+from tests.contention import contention
 from tests.fakes import FakeEngine
-from tests.service.ops.kube_api import POD, KubeApi
-from tests.service.running import quick
+from tests.service.ops.kube_api import POD, KubeApi, configuration, hang, kube_api, pour, refuse
+from tests.service.ops.kube_api import in_cluster as in_a_cluster
+from tests.service.running import quick, until
 
 IN_A_POD: Any = {
     "kubernetes": True,
@@ -95,6 +99,47 @@ async def test_an_api_that_somebody_else_signed_gets_no_token(pod: Path, monkeyp
         assert not api.asked
     assert "\n" not in str(caught.value)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_an_answer_without_end_is_read_no_further_than_8_mib(status: int) -> None:
+    async with kube_api() as server:
+        server.faults = {"patch": [pour(b"x" * (1 << 20), status=status)], "create": [pour(b"x" * (1 << 20))]}
+        api = KubernetesApi(configuration(server), POD)
+        with pytest.raises(ApiError, match="the answer goes on after 8 MiB"):
+            await asyncio.to_thread(api.mark, {DELETION_COST: "7"})
+        with pytest.raises(ApiError, match="the answer goes on after 8 MiB"):
+            await asyncio.to_thread(api.tell, Notice(Kind.NODE_GOES, "note"), "uid")
+        facts = await asyncio.to_thread(api.mark, {DELETION_COST: "7"})
+    assert facts.uid == "5ca1ab1e", "the next request is none the worse"
+
+
+async def test_an_answer_that_drips_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.ops.kubernetes._ANSWER_WITHIN_S", 0.3)
+    async with kube_api() as server:
+        server.faults = {"patch": [pour(b" ", pause_s=0.02)]}
+        with pytest.raises(ApiError, match="the answer is not over after 0 s"):
+            await asyncio.to_thread(KubernetesApi(configuration(server), POD).mark, {DELETION_COST: "7"})
+
+
+async def test_a_watch_of_empty_lines_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.ops.kubernetes._LONGEST_WATCH", 4 << 20)
+    async with kube_api() as server:
+        server.faults = {"watch": [pour(b"\n" * (1 << 20))]}
+        watch = KubernetesApi(configuration(server), POD).watch_node(None)
+        with pytest.raises(ApiError, match="the answer goes on after 4 MiB"):
+            await asyncio.to_thread(list, watch)
+
+
+async def test_an_end_waits_little_for_an_api_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.ops.kubernetes.REQUEST_TIMEOUT_S", (2.0, 40.0))
+    async with kube_api() as server:
+        server.faults = {"patch": [refuse(500), *[hang(server)] * 9]}
+        async with in_a_cluster(server) as (cluster, _, asked):
+            await until(lambda: any(failed for _, failed in asked))
+            began_s = time.monotonic()
+            await asyncio.to_thread(cluster.close, 60.0)
+            assert time.monotonic() - began_s < 4.0 * contention()
 
 
 def test_a_pod_without_a_token_is_told_what_to_set(pod: Path) -> None:
