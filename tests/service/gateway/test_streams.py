@@ -37,6 +37,20 @@ async def test_promise_06_a_reader_who_leaves_costs_one_more_step(*, stream: boo
         assert engine.decode_steps <= 6
 
 
+async def test_a_reader_who_closes_only_its_own_direction_has_left() -> None:
+    engine = NotingEngine(answer=endless)
+    body = json.dumps({**HELLO, "stream": True}).encode()
+    async with running(engine) as app, gateway(app.address) as gate:
+        engine.hold()
+        with _connect(gate) as reader:
+            reader.sendall(_head(len(body)) + body)
+            await until(lambda: in_flight(app) == 1)
+            reader.shutdown(socket.SHUT_WR)
+            await until(lambda: gate.backend.turns == 0)
+        engine.release()
+        await until(lambda: in_flight(app) == 0)
+
+
 async def test_a_reader_who_leaves_while_waiting_leaves_the_queue() -> None:
     engine = NotingEngine(answer=endless)
     async with running(engine) as app, gateway(app.address) as gate:
