@@ -6,7 +6,7 @@
 apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata:
-  name: {{ .pool.name }}
+  name: {{ .pool.name | quote }}
   labels:
     {{- include "soloist-nodes.labels" .root | nindent 4 }}
 spec:
@@ -31,7 +31,7 @@ spec:
       nodeClassRef:
         group: karpenter.k8s.aws
         kind: EC2NodeClass
-        name: {{ $values.nodeClass.name }}
+        name: {{ $values.nodeClass.name | quote }}
       expireAfter: {{ $disruption.expireAfter }}
       terminationGracePeriod: {{ $disruption.terminationGracePeriod }}
       taints:
@@ -66,8 +66,8 @@ spec:
 {{- end }}
 
 {{- define "soloist-nodes.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end }}

@@ -7,7 +7,7 @@
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  name: {{ include "soloist.fullname" $root }}{{ if eq .tier "floor" }}-floor{{ end }}
+  name: "{{ include "soloist.fullname" $root }}{{ if eq .tier "floor" }}-floor{{ end }}"
   labels:
     {{- include "soloist.labels" $of | nindent 4 }}
     soloist.dev/tier: {{ .tier }}
@@ -51,7 +51,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       annotations:
-        checksum/settings: {{ include "soloist.settingsFile" $root | sha256sum }}
+        checksum/settings: {{ include "soloist.settingsFile" $root | sha256sum | quote }}
         {{- with $values.podAnnotations }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -59,7 +59,7 @@ spec:
       {{- with include "soloist.pullSecrets" $root }}
       {{- . | trim | nindent 6 }}
       {{- end }}
-      serviceAccountName: {{ include "soloist.serviceAccountName" $root }}
+      serviceAccountName: {{ include "soloist.serviceAccountName" $root | quote }}
       automountServiceAccountToken: {{ $values.kubernetes.enabled }}
       # Variables of a Service that is named like ours would be taken for settings.
       enableServiceLinks: false
@@ -113,10 +113,10 @@ env:
   {{- end }}
   {{- with .Values.model.s3.credentialsSecret }}
   {{- range list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
     valueFrom:
       secretKeyRef:
-        name: {{ $.Values.model.s3.credentialsSecret }}
+        name: {{ $.Values.model.s3.credentialsSecret | quote }}
         key: {{ . }}
   {{- end }}
   {{- end }}

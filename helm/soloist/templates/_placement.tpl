@@ -50,10 +50,10 @@ tolerations:
   {{- end }}
 {{- end }}
 {{- with $placement.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with include "soloist.priorityClassName" .root }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 topologySpreadConstraints:
   {{- range $key, $skew := dict "topology.kubernetes.io/zone" $spread.zoneSkew "kubernetes.io/hostname" $spread.nodeSkew }}

@@ -33,7 +33,7 @@ capabilities:
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -46,18 +46,18 @@ imagePullSecrets:
     defaultMode: 0440
     sources:
       - configMap:
-          name: {{ include "soloist.fullname" . }}
+          name: {{ include "soloist.fullname" . | quote }}
           items:
             - {key: soloist.yaml, path: soloist.yaml}
       {{- with include "soloist.keysSecret" . }}
       - secret:
-          name: {{ . }}
+          name: {{ . | quote }}
           items:
             - {key: {{ include "soloist.keysFile" $ | quote }}, path: keys/keys.yaml}
       {{- end }}
       {{- with $tls.secretName }}
       - secret:
-          name: {{ . }}
+          name: {{ . | quote }}
           items:
             - {key: tls.crt, path: tls/tls.crt}
             - {key: tls.key, path: tls/tls.key}
@@ -65,7 +65,7 @@ imagePullSecrets:
       {{- with $tls.clientCA }}
       {{- if .secretName }}
       - secret:
-          name: {{ .secretName }}
+          name: {{ .secretName | quote }}
           items:
             - {key: {{ .key | quote }}, path: client-ca/ca.crt}
       {{- end }}
@@ -77,7 +77,7 @@ imagePullSecrets:
 {{- if eq $model.source "pvc" }}
 - name: models
   persistentVolumeClaim:
-    claimName: {{ $model.pvc.claimName }}
+    claimName: {{ $model.pvc.claimName | quote }}
     readOnly: true
 {{- else if eq $model.source "image" }}
 - name: models
@@ -97,7 +97,7 @@ imagePullSecrets:
 {{- else if eq $model.cache.type "pvc" }}
 - name: cache
   persistentVolumeClaim:
-    claimName: {{ $model.cache.claimName }}
+    claimName: {{ $model.cache.claimName | quote }}
 {{- end }}
 {{- end }}
 
@@ -107,19 +107,19 @@ imagePullSecrets:
 {{- $key := include "soloist.clientKey" .root -}}
 {{- if and .withKey $key }}
 - secret:
-    name: {{ include "soloist.keysSecret" .root }}
+    name: {{ include "soloist.keysSecret" .root | quote }}
     items:
       - {key: {{ $key | quote }}, path: client/key}
 {{- end }}
 {{- if and $tls.secretName $tls.caKey }}
 - secret:
-    name: {{ $tls.secretName }}
+    name: {{ $tls.secretName | quote }}
     items:
       - {key: {{ $tls.caKey | quote }}, path: client/ca.crt}
 {{- end }}
 {{- with $tls.clientSecretName }}
 - secret:
-    name: {{ . }}
+    name: {{ . | quote }}
     items:
       - {key: tls.crt, path: client/tls.crt}
       - {key: tls.key, path: client/tls.key}
