@@ -32,7 +32,11 @@ def parser() -> argparse.ArgumentParser:
         rising.add_argument(flag, type=Path, action="append", default=[], help=f"values for {chart}; repeatable")
     falling = ways.add_parser("down", help="empty the cluster, then destroy both roots")
     falling.add_argument("--yes", action="store_true", help="destroy it all; what was measured goes too")
-    falling.add_argument("--data", action="store_true", help="and the models in the bucket, and the images")
+    falling.add_argument(
+        "--data",
+        action="store_true",
+        help="and the models in the bucket, and the images; with destroy_data = true in the variables they go anyway",
+    )
     for root in ("cluster", "platform"):
         falling.add_argument(
             f"--{root}-vars", type=Path, action="append", default=[],
