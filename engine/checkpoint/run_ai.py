@@ -21,6 +21,7 @@ from engine.errors import CheckpointError
 
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
+_VIRTUAL_ADDRESSING = "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,20 @@ class Span:
 
     offset: int
     size: int
+
+
+def _address_by_path(store: Store) -> None:
+    """Servers other than Amazon's seldom have a host name for each bucket, and the streamer has no argument for it.
+
+    Raises CheckpointError where the variable that it has says otherwise. Set before the streamer has threads, and left
+    so: Amazon's server takes both forms.
+    """
+    said = os.environ.setdefault(_VIRTUAL_ADDRESSING, "0")
+    if said != "0":
+        raise CheckpointError(
+            f"{store.address}: buckets of {store.own_endpoint} are addressed by path, which {_VIRTUAL_ADDRESSING}="
+            f"{ascii(said)[1:-1][:40]} forbids; leave it unset, or set --model-cache"
+        )
 
 
 class Streamer:
@@ -43,6 +58,8 @@ class Streamer:
                 f"{store.address}: streaming from a bucket needs `pip install 'soloist[s3]'`; "
                 "with --model-cache the model is downloaded first"
             ) from None
+        if store.own_endpoint is not None:
+            _address_by_path(store)
         self._store, self._half = store, buffer_bytes // 2
         self._make, self._credentials = FileStreamer, S3Credentials
 
@@ -93,9 +110,6 @@ class Streamer:
         if not full:
             return parts
         access = self._store.access()
-        if access["endpoint"] is not None:
-            # The streamer has no argument for it. Servers other than Amazon's seldom have a host name for each bucket.
-            os.environ.setdefault("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0")
         chunks = FileChunks(0, self._store.where(item), [group[i].offset for i in full], [group[i].size for i in full])
         streamer: Any
         with self._make() as streamer:

@@ -174,6 +174,12 @@ class Store:
         with self._failing(item):
             self._client.head_object(Bucket=self.address.bucket, Key=item.key, IfMatch=item.etag)
 
+    @property
+    def own_endpoint(self) -> str | None:
+        """Where the objects are, unless that is Amazon's."""
+        url = str(self._client.meta.endpoint_url)
+        return None if re.search(r"\.amazonaws\.com(\.cn)?$", url) else url
+
     def access(self) -> dict[str, str | None]:
         """Keys, region and endpoint as they hold now, for a library that has no chain of its own."""
         with self._failing():
@@ -182,13 +188,12 @@ class Store:
             if self._region is None:
                 answer = self._client.head_bucket(Bucket=self.address.bucket)
                 self._region = answer.get("BucketRegion") or self._client.meta.region_name or "us-east-1"
-        own = str(self._client.meta.endpoint_url)
         return {
             "access_key_id": None if keys is None else keys.access_key,
             "secret_access_key": None if keys is None else keys.secret_key,
             "session_token": None if keys is None else keys.token,
             "region_name": self._region,
-            "endpoint": None if re.search(r"\.amazonaws\.com(\.cn)?$", own) else own,
+            "endpoint": self.own_endpoint,
         }
 
     @contextmanager

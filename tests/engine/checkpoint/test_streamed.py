@@ -173,6 +173,20 @@ def test_what_a_bucket_refuses_is_one_sentence(tmp_path: Path, bucket: Bucket, m
     assert "there are no credentials" in refusal(bucket, model)
 
 
+def test_a_variable_of_the_streamer_that_contradicts_is_not_kept_in_silence(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bucket.upload(write_tiny_folder(tmp_path / "tiny"), "tiny")
+    monkeypatch.setenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "1")
+    assert "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING=1 forbids; leave it unset" in refusal(bucket, model)
+
+    monkeypatch.delenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING")
+    opened = open_checkpoint(model, None, bucket.options())
+    assert os.environ["RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING"] == "0", "before any thread reads"
+    monkeypatch.setattr(os.environ, "setdefault", None)
+    tensors(opened)
+
+
 def test_credentials_come_from_the_pods_identity(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
