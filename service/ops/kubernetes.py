@@ -1,7 +1,7 @@
 """The cluster's API: three requests about the own pod and its node. The only importer of the `kubernetes` package.
 
-Every call blocks, ends in bounded time, takes bounded memory, and raises nothing but ApiError. Answers are read as plain
-JSON: the package's models check more than is asked for here, and take time that a token would wait for.
+Every call blocks, ends in bounded time, takes bounded memory, and raises nothing but ApiError. Answers are read as
+plain JSON: the package's models check more than is asked for here, and take time that a token would wait for.
 """
 
 from __future__ import annotations
