@@ -130,8 +130,7 @@ def _prices(raw: Any) -> Prices:
     date = top["date"]
     if not isinstance(date, dt.date) or isinstance(date, dt.datetime):
         raise PriceFileError(f"date: {date!r} is no day; write it as 2026-12-01")
-    if not isinstance(top["region"], str):
-        raise PriceFileError(f"region: {top['region']!r} is no text; write it as us-east-1")
+    region = _text(top["region"], "region", "write it as us-east-1")
     gpus = {}
     for name, value in _named(top["gpus"], "gpus").items():
         gpu = _fields(value, f"gpus.{name}", "memory_gb", "bandwidth_gb_s", "bf16_tflops")
@@ -144,7 +143,7 @@ def _prices(raw: Any) -> Prices:
     platform = _fields(top["platform"], "platform", *PLATFORM_ITEMS)
     return Prices(
         date=date,
-        region=top["region"],
+        region=region,
         instances={name: _instance(name, value, gpus) for name, value in _named(top["instances"], "instances").items()},
         spot=SpotOverhead(
             _number(spot["interruptions_per_month"], "spot.interruptions_per_month"),
@@ -180,9 +179,15 @@ def _price(value: Any, place: str) -> Price:
     seen = str(fields["seen"])
     if seen not in (UNCONFIRMED, UNDATED) and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", seen):
         raise PriceFileError(f"{place}.seen: {seen!r} is no month; write 2026-06, {UNDATED} or {UNCONFIRMED}")
-    if not isinstance(fields["source"], str):
-        raise PriceFileError(f"{place}.source: {fields['source']!r} is no text; say in words where the price is from")
-    return Price(_number(fields["usd"], f"{place}.usd"), seen, fields["source"])
+    source = _text(fields["source"], f"{place}.source", "say in words where the price is from")
+    return Price(_number(fields["usd"], f"{place}.usd"), seen, source)
+
+
+def _text(value: Any, place: str, right: str) -> str:
+    """One line that a terminal shows as it is: it is printed, and the file may be anybody's."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise PriceFileError(f"{place}: {ascii(value)[:120]} is no text on one line; {right}")
+    return value
 
 
 def _number(value: Any, place: str, *, above_zero: bool = False) -> float:
@@ -195,6 +200,8 @@ def _number(value: Any, place: str, *, above_zero: bool = False) -> float:
 def _named(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
         raise PriceFileError(f"{place}: must hold at least one name with its entry")
+    for name in value:
+        _text(name, place, "name it as people do, without control characters")
     return value
 
 

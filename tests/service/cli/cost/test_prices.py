@@ -54,6 +54,11 @@ def test_every_instance_has_every_payment() -> None:
         ("platform.eks_cluster_hour", None, "platform.eks_cluster_hour: must hold usd, seen, source"),
         ("date", "soon", "date: 'soon' is no day"),
         ("region", 1, "region: 1 is no text"),
+        ("region", "\x1b[31m\n evil", r"region: '\x1b[31m\n evil' is no text on one line"),
+        ("instances.g5.xlarge.spot.source", "two\nlines", r"'two\nlines' is no text on one line; say in words"),
+        ("gpus.\x1b[31m", {}, r"gpus: '\x1b[31m' is no text on one line"),
+        ("instances.\x1b[31m", {}, r"instances: '\x1b[31m' is no text on one line"),
+        ("bedrock.\x9b31m", {}, r"bedrock: '\x9b31m' is no text on one line"),
         ("fargate", [], "fargate: must hold vcpu_hour, gb_hour"),
     ],
 )
