@@ -12,9 +12,7 @@ from tests.project.tree import ROOT, dotted_name, files_that_import, imported_na
 
 BINARY_SUFFIXES = {".binpb", ".png", ".gguf", ".safetensors"}
 # Written in pieces, so that this file does not hold what it looks for.
-MACHINE_PATHS = re.compile(
-    "|".join(["/" + "work/", "/" + "root/", "/" + "home/[a-z]+/", "/" + "Users/"])
-)
+MACHINE_PATHS = re.compile("|".join(["/" + "work/", "/" + "root/", "/" + "home/[a-z]+/", "/" + "Users/"]))
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
