@@ -7,21 +7,27 @@ Exit codes: 0 done, 1 failed, 2 wrongly asked, 130 interrupted; `serve` adds its
 
 from __future__ import annotations
 
-import argparse
-import errno
-import importlib
-import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib import metadata
-from pathlib import Path
-from typing import Protocol, cast
-
-from engine.errors import EngineError, InvalidRequestError
-from service.cli.errors import CommandError
-from service.cli.parser import CommandParser
 
 INTERRUPTED = 130
+_INTERRUPTED_LINE = "soloist: interrupted before it had begun\n"
+
+try:  # what follows takes a moment, and Ctrl-C may come in it as well as later
+    import argparse
+    import errno
+    import importlib
+    import os
+    from collections.abc import Callable, Sequence
+    from importlib import metadata
+    from pathlib import Path
+    from typing import Protocol, cast
+
+    from engine.errors import EngineError, InvalidRequestError
+    from service.cli.errors import CommandError
+    from service.cli.parser import CommandParser
+except KeyboardInterrupt:
+    sys.stderr.write(_INTERRUPTED_LINE)
+    sys.exit(INTERRUPTED)
 
 # gRPC's C library writes lines of its own to stderr, between our one line for a person or our JSON for a log reader. It
 # says nothing there that its statuses do not say. An operator who wants them may set the variable.
@@ -50,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the process's exit code. Only --help and --version leave by SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
     _open_closed_streams()
+    subcommand = None
     try:
         parser, subcommand = _parser(words)
         arguments = parser.parse_args(words)
@@ -64,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return 2 if isinstance(error, InvalidRequestError) else 1
     except KeyboardInterrupt:
+        if subcommand is None:
+            sys.stderr.write(_INTERRUPTED_LINE)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left (`soloist chat | head`). Python would complain once more when it flushes at

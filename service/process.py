@@ -19,6 +19,7 @@ from service.settings import Settings
 logger = logging.getLogger("soloist.server")
 
 SWITCH_INTERVAL_S = 0.0005
+EXIT_INTERRUPTED = 130  # as every subcommand's
 
 
 def run_server(settings: Settings) -> int:
@@ -34,6 +35,9 @@ def run_server(settings: Settings) -> int:
     except StartError as error:
         logger.critical("cannot start", extra={"fields": {"error": str(error)}})
         code = EXIT_CANNOT_START
+    except KeyboardInterrupt:  # before its signals were its own
+        logger.critical("interrupted before it had begun")
+        code = EXIT_INTERRUPTED
     except Exception:  # a bug of ours: Python would write it to a pipe that nobody may read
         logger.critical("the server broke", exc_info=True)
         code = EXIT_CANNOT_START

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -42,3 +43,28 @@ async def test_a_server_steadies_its_interpreter_once_the_model_is_served(monkey
 
     assert await asyncio.wait_for(serving, 30) == EXIT_DRAINED
     assert len(steadied) == 1
+
+
+BEFORE_ITS_SIGNALS = """
+import os, signal, sys
+import service.process
+from service.__main__ import main
+app = service.process.App
+
+def interrupted(settings):
+    os.kill(os.getpid(), signal.SIGINT)
+    return app(settings)
+
+service.process.App = interrupted
+sys.exit(main(["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "off"]))
+"""
+
+
+def test_ctrl_c_before_a_server_has_its_signals_is_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_ITS_SIGNALS], capture_output=True, text=True, check=False, env=environment()
+    )
+
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stderr.splitlines()[-1])["message"] == "interrupted before it had begun"

@@ -43,7 +43,7 @@ def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
         (["chat", "--targt", "x"], "did you mean --target?"),
         (["serve", "--queue-dept", "3"], "did you mean --queue-depth?"),
         (["serve", "--queue-depth", "many"], "--queue-depth"),
-        (["chat", "--max-tokens", "0"], "at least 1"),
+        (["chat", "--max-tokens", "0"], "from 1 to"),
         (["chat", "--max-tokens", "x"], "--max-tokens"),
         (["bench", "decode", "--new-tokens", "1", "--device", "cpu"], "new_tokens"),
         (["bench"], "MEASUREMENT"),
@@ -55,6 +55,30 @@ def test_a_mistake_is_told_without_a_traceback(words: list[str], said: str) -> N
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("soloist")
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+_, moment, *words = sys.argv
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == moment:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv[:] = ["soloist", *words]
+runpy.run_module("service", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("moment", ["engine.errors", "service.cli.parser", "service.cli.serve", "service.settings"])
+def test_ctrl_c_while_the_program_is_read_is_one_line(moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, moment, "serve"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "soloist: interrupted before it had begun\n")
 
 
 @pytest.mark.parametrize("words", [("--help",), ("chat", "--help"), ("serve", "--help"), ("bench", "decode", "--help")])
