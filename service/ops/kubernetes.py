@@ -219,10 +219,14 @@ def _pieces(answer: urllib3.HTTPResponse, most: int, within_s: float = math.inf)
 
 def _lines(answer: urllib3.HTTPResponse) -> Iterator[bytes]:
     """What comes between newlines, as it comes."""
-    rest = b""
+    rest = bytearray()  # grows in place: a line without end would be copied again with each piece
     for piece in _pieces(answer, _LONGEST_WATCH):
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from (line for line in lines if line.strip())
+        *whole, last = piece.split(b"\n")
+        if whole:
+            lines = (bytes(rest) + whole[0], *whole[1:])
+            rest.clear()
+            yield from (line for line in lines if line.strip())
+        rest += last
         if len(rest) > _LONGEST_ANSWER:
             raise ApiError("a change of the node that has no end")
 

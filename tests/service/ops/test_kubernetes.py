@@ -22,7 +22,7 @@ from service.ops.kubernetes import ApiError, KubernetesApi, NoClusterError, in_c
 from service.ops.pod_marks import DELETION_COST
 from tests.contention import contention
 from tests.fakes import FakeEngine
-from tests.service.ops.kube_api import POD, KubeApi, configuration, hang, kube_api, pour, refuse
+from tests.service.ops.kube_api import POD, KubeApi, configuration, hang, kube_api, pour, refuse, stream
 from tests.service.ops.kube_api import in_cluster as in_a_cluster
 from tests.service.running import quick, until
 
@@ -129,6 +129,16 @@ async def test_a_watch_of_empty_lines_ends(monkeypatch: pytest.MonkeyPatch) -> N
         watch = KubernetesApi(configuration(server), POD).watch_node(None)
         with pytest.raises(ApiError, match="the answer goes on after 4 MiB"):
             await asyncio.to_thread(list, watch)
+
+
+async def test_a_line_of_a_watch_may_come_in_pieces_and_has_an_end() -> None:
+    async with kube_api() as server:
+        change = b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "%d"}}}'
+        server.faults = {"watch": [stream(change % 7, b"", change % 8), pour(b"x" * (1 << 20))]}
+        api = KubernetesApi(configuration(server), POD)
+        assert await asyncio.to_thread(list, api.watch_node("6")) == [(None, "6"), (None, "7"), (None, "8")]
+        with pytest.raises(ApiError, match="a change of the node that has no end"):
+            await asyncio.to_thread(list, api.watch_node("8"))
 
 
 async def test_an_end_waits_little_for_an_api_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
