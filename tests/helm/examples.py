@@ -28,7 +28,12 @@ def everything() -> dict[str, object]:
         "autoscaling": {"mode": "hpa"},
         "model": {
             "source": "s3",
-            "s3": {"uri": "s3://a/b", "endpoint": "http://minio:9000", "region": "x", "credentialsSecret": "minio"},
+            "s3": {
+                "uri": "s3://models/m",
+                "endpoint": "http://minio:9000",
+                "region": "x",
+                "credentialsSecret": "minio",
+            },
             "cache": {"type": "pvc", "claimName": "cache"},
         },
         "image": {"pullSecrets": ["registry"]},

@@ -64,6 +64,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"placement": {"capacity": "anywhere", "onDemandFloor": 1}},
         "placement.onDemandFloor needs nodes with the label soloist.dev/pool",
     ),
+    (
+        over(TLS, {"security": {"tls": {"clientCA": {"secretName": "ca"}}}, "gateway": {"enabled": True}}),
+        "security.tls.clientCA asks the gateway for a certificate too, and it has none",
+    ),
+    (
+        {"kubernetes": {"enabled": True}, "serviceAccount": {"create": False}},
+        "kubernetes.enabled would give its rights to the service account default",
+    ),
     ({"podLabels": {"app.kubernetes.io/name": "x"}}, "podLabels: app.kubernetes.io/name is the chart's own"),
     ({"podLabels": {"soloist.dev/tier": "x"}}, "podLabels: soloist.dev/tier is the chart's own"),
     *(
@@ -138,7 +146,9 @@ def test_every_rule_of_the_chart_is_tried() -> None:
     rules = re.findall(r'fail (?:\(printf )?"([^"]+)"', text)
     assert len(rules) > 15
     patterns = {rule: ".+?".join(re.escape(part) for part in re.split("%[sd]", rule)) for rule in rules}
-    all_said = [said(case) for case in range(len(REFUSED))]
+    with pytest.raises(RenderError) as misnamed:
+        render(release="1abc")
+    all_said = [str(misnamed.value), *(said(case) for case in range(len(REFUSED)))]
     assert not [rule for rule, pattern in patterns.items() if not any(re.search(pattern, line) for line in all_said)]
 
 

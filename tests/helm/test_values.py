@@ -64,6 +64,7 @@ PERMITS: Mapping[str, Mapping[str, Any]] = {
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "model.source": {"model": {"s3": {"uri": "s3://bucket/prefix"}}},
     "gateway.service.type": {"gateway": {"tlsSecretName": "https"}},
+    "serviceAccount.create": {"serviceAccount": {"name": "other"}},
 }
 
 

@@ -16,6 +16,9 @@
 {{- if and $pools.spot.enabled $pools.onDemand.enabled $pools.spot.moreInstanceTypes (le (div (int $pools.spot.weight) 2) (int $pools.onDemand.weight)) -}}
 {{- fail (printf "Half of pools.spot.weight, %d, is for pools.spot.moreInstanceTypes, and pools.onDemand.weight is %d: on-demand nodes would come first. Raise the former." (int $pools.spot.weight) (int $pools.onDemand.weight)) -}}
 {{- end -}}
+{{- if and $pools.spot.enabled $pools.onDemand.enabled $pools.spot.moreInstanceTypes (eq (printf "%s-more" $pools.spot.name) $pools.onDemand.name) -}}
+{{- fail (printf "pools.onDemand.name is %s, which is the pool of pools.spot.moreInstanceTypes: choose another name." $pools.onDemand.name) -}}
+{{- end -}}
 {{- if and $pools.spot.moreInstanceTypes (not $pools.spot.enabled) -}}
 {{- fail "pools.spot.moreInstanceTypes is set, and pools.spot.enabled is false: enable it, or unset the types." -}}
 {{- end -}}

@@ -27,9 +27,16 @@
 {{- if and $s.tls.clientSecretName (not $s.tls.clientCA.secretName) -}}
 {{- fail "security.tls.clientSecretName is shown to a server that asks for certificates: set security.tls.clientCA.secretName too." -}}
 {{- end -}}
+{{- if and .Values.gateway.enabled $s.tls.clientCA.secretName (not $s.tls.clientSecretName) -}}
+{{- fail "security.tls.clientCA asks the gateway for a certificate too, and it has none: set security.tls.clientSecretName." -}}
+{{- end -}}
+{{- if and .Values.kubernetes.enabled (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- fail "kubernetes.enabled would give its rights to the service account default, which other pods of the namespace have: set serviceAccount.create, or serviceAccount.name." -}}
+{{- end -}}
 {{- if and (eq .Values.variant "cuda") (lt (int .Values.probes.startup.budgetSeconds) 600) -}}
 {{- fail (printf "probes.startup.budgetSeconds is %d: on a GPU loading and capturing may take 600 s and more, and a pod that is killed while it loads never starts." (int .Values.probes.startup.budgetSeconds)) -}}
 {{- end -}}
+{{- include "soloist.checks.names" . -}}
 {{- include "soloist.checks.settings" . -}}
 {{- include "soloist.checks.model" . -}}
 {{- include "soloist.checks.scaling" . -}}
@@ -46,11 +53,30 @@
 {{- if and (gt (int .Values.placement.onDemandFloor) 0) (eq .Values.placement.capacity "anywhere") -}}
 {{- fail "placement.onDemandFloor needs nodes with the label soloist.dev/pool: set placement.capacity to spot-preferred, spot or on-demand." -}}
 {{- end -}}
-{{- range $label, $_ := .Values.podLabels -}}
+{{- end }}
+
+{{/* The names of a Service, and no label twice. */}}
+{{- define "soloist.checks.names" -}}
+{{- $name := include "soloist.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "The release would make a Service %s: such a name begins with a letter, and has letters, digits and dashes alone. Choose another name for the release, or set fullnameOverride." $name) -}}
+{{- end -}}
+{{- $labels := dict "podLabels" .Values.podLabels -}}
+{{- range $part := list "podMonitor" "rules" "dashboards" -}}
+{{- $_ := set $labels (printf "monitoring.%s.labels" $part) (get $.Values.monitoring $part).labels -}}
+{{- end -}}
+{{- range $place, $given := $labels -}}
+{{- range $label, $_ := $given -}}
 {{- if or (hasPrefix "app.kubernetes.io/" $label) (hasPrefix "soloist.dev/" $label) (hasPrefix "helm.sh/" $label) -}}
-{{- fail (printf "podLabels: %s is the chart's own; choose another label." $label) -}}
+{{- fail (printf "%s: %s is the chart's own; choose another label." $place $label) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* 1 to 65535. */}}
+{{- define "soloist.portPattern" -}}
+([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])
 {{- end }}
 
 {{/* What the server would refuse when it starts, said before there is a pod. */}}
@@ -65,7 +91,7 @@
 {{- if and .Values.kubernetes.admissionPolicy (not .Values.kubernetes.enabled) -}}
 {{- fail "kubernetes.admissionPolicy bounds the rights of kubernetes.enabled, which is off: unset it, or enable these." -}}
 {{- end -}}
-{{- if not (regexMatch "^(off|https?://[^/?#@[:space:]]+/?)$" $settings.traces) -}}
+{{- if not (regexMatch (printf "^(off|https?://([^]/?#@:,\"[:space:][]+|\\[[0-9a-fA-F:.]+\\])(:%s)?/?)$" (include "soloist.portPattern" .)) $settings.traces) -}}
 {{- fail (printf "settings.traces is %s: it must be http://HOST:PORT or https://HOST:PORT of an OTLP collector, or off." $settings.traces) -}}
 {{- end -}}
 {{- end }}
