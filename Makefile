@@ -36,7 +36,7 @@ demo: $(VENV)/.run
 test: setup check
 	$(BIN)/pytest $(WORKERS)
 
-# All environments that tests and checks use. They do not depend on each other: `make -j4 setup` makes them side by side.
+# All environments that tests and checks use. They do not depend on each other: with -j they are made side by side.
 .PHONY: setup
 setup: $(VENV)/.dev $(PROTOC_ENV)/.stamp tools node-client aws-emulator checkov
 
@@ -53,11 +53,17 @@ bench: $(VENV)/.run
 	$(BIN)/soloist bench decode
 
 ## make check      format, lint, types, import contracts, proto, Terraform's own checks: no pytest
-check: $(VENV)/.dev $(PROTOC_ENV)/.stamp tools
+check: check-python check-proto check-terraform check-charts
+
+# Its parts do not depend on each other: with -j they run side by side.
+.PHONY: check-python check-proto check-terraform check-charts
+check-python: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml
+
+check-proto: $(VENV)/.dev $(PROTOC_ENV)/.stamp
 	$(BIN)/buf lint proto
 	$(BIN)/buf format --diff --exit-code proto
 	$(BIN)/buf breaking proto --against $(PROTO_BASE)
@@ -66,7 +72,11 @@ check: $(VENV)/.dev $(PROTOC_ENV)/.stamp tools
 	for file in chat_pb2.py chat_pb2.pyi chat_pb2_grpc.py chat_pb2_grpc.pyi; do \
 		diff --brief proto/soloist/v1/$$file $(PROTOC_ENV)/fresh/soloist/v1/$$file || { echo 'run: make proto' >&2; exit 1; }; \
 	done
+
+check-terraform: $(VENV)/.dev
 	$(BIN)/python -m tests.terraform.check
+
+check-charts: $(VENV)/.dev tools
 	$(BIN)/python -m helm.generate --check
 	$(BIN)/python -m helm.dashboards --check
 	for chart in $(CHARTS); do \
