@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,12 @@ def python_modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if "node_modules" not in path.parts:
-                yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"), str(path))
+                yield str(path.relative_to(ROOT)), _parsed(path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def dotted_name(node: ast.AST) -> str:
@@ -38,6 +44,7 @@ def dotted_name(node: ast.AST) -> str:
     return ""
 
 
+@cache
 def imported_names(module: ast.Module) -> set[str]:
     """Every module that is imported, wherever in the file, and every `module.name` of a from-import."""
     found: set[str] = set()
