@@ -205,7 +205,7 @@ def test_a_node_s_disk_is_the_one_that_is_counted() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_of_the_page_names_what_is_there(name: str) -> None:
     commands = re.findall(r"(?m)^\$ ((?:.*\\\n)*.*)", (EXAMPLES / "README.md").read_text().replace("EXAMPLE", name))
-    assert len(commands) == 6
+    assert len(commands) == 8
     made = set()
     for command in commands:
         words = shlex.split(command.replace("\\\n", " "))
