@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import absent
 from tests.image.building import Image, built_image
 from tests.image.restricted import CPU_QUOTA, UID, run_restricted
 
@@ -78,11 +79,11 @@ print(json.dumps({**walls, "probes": probes, "answer": answer, "threads": availa
 @pytest.fixture(scope="module")
 def image(require_tool: Callable[[str], str]) -> Iterator[Image]:
     if os.geteuid() != 0:
-        pytest.skip("needs root: the image's files are mounted")
+        absent("needs root: the image's files are mounted")
     for tool in ("buildah", "mmdebstrap", "unshare", "chroot"):
         require_tool(tool)
     if subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False).returncode != 0:
-        pytest.skip("needs Linux namespaces")
+        absent("needs Linux namespaces")
     with built_image() as built:
         yield built
 

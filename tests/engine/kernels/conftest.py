@@ -14,6 +14,8 @@ if not torch.cuda.is_available():
 
 pytest.importorskip("triton")
 
+from tests.conftest import absent
+
 
 @pytest.fixture
 def device() -> torch.device:
@@ -23,5 +25,5 @@ def device() -> torch.device:
     from triton import knobs
 
     if not knobs.runtime.interpret or "triton" not in sys.modules:
-        pytest.skip("Triton was imported before its interpreter was asked for")
+        absent("Triton was imported before its interpreter was asked for")
     return torch.device("cpu")
