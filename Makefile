@@ -19,9 +19,9 @@ PROTO_BASE := proto/base.binpb
 NODE_CLIENT := tests/clients/node
 AWS_EMULATOR_ENV := .tools/ministack
 CHECKOV_ENV := .tools/checkov
-LOCK_ENV := .tools/lock
+UV_ENV := .tools/uv
 # What tests and checks need is installed by uv, in a tenth of pip's time; what users need, by pip, as they would.
-INSTALL := $(LOCK_ENV)/bin/uv pip install --quiet --python
+UV_INSTALL := $(UV_ENV)/bin/uv pip install --quiet --python
 # A test process more than there are cores, because some wait, but within reason: each holds a torch. The tests of one
 # file share its servers; files begin in the order that tests/conftest.py gives them.
 WORKERS := -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4))) --dist loadfile --no-loadscope-reorder
@@ -137,13 +137,13 @@ $(VENV)/.run: pyproject.toml | $(BIN)/pip
 	touch $@
 
 # And what its tests and checks need.
-$(VENV)/.dev: pyproject.toml $(VENV)/.run $(LOCK_ENV)/.stamp
-	$(INSTALL) $(BIN)/python --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml $(VENV)/.run $(UV_ENV)/.stamp
+	$(UV_INSTALL) $(BIN)/python --editable '.[dev]'
 	touch $@
 
-$(PROTOC_ENV)/.stamp: proto/requirements.txt $(LOCK_ENV)/.stamp | $(BIN)/pip
+$(PROTOC_ENV)/.stamp: proto/requirements.txt $(UV_ENV)/.stamp | $(BIN)/pip
 	$(PYTHON) -m venv $(PROTOC_ENV)
-	$(INSTALL) $(PROTOC_ENV)/bin/python -r $<
+	$(UV_INSTALL) $(PROTOC_ENV)/bin/python -r $<
 	touch $@
 
 # The client in another language. Without npm its tests are skipped, and say so.
@@ -159,18 +159,18 @@ $(NODE_CLIENT)/node_modules/.stamp: $(NODE_CLIENT)/package-lock.json
 .PHONY: aws-emulator
 aws-emulator: $(AWS_EMULATOR_ENV)/.stamp
 
-$(AWS_EMULATOR_ENV)/.stamp: tests/aws-emulator-requirements.txt $(LOCK_ENV)/.stamp | $(BIN)/pip
+$(AWS_EMULATOR_ENV)/.stamp: tests/aws-emulator-requirements.txt $(UV_ENV)/.stamp | $(BIN)/pip
 	$(PYTHON) -m venv $(AWS_EMULATOR_ENV)
-	$(INSTALL) $(AWS_EMULATOR_ENV)/bin/python -r $<
+	$(UV_INSTALL) $(AWS_EMULATOR_ENV)/bin/python -r $<
 	touch $@
 
 # Looks for what an auditor would ask about terraform/. Its own environment: 290 MB, and pins of its own.
 .PHONY: checkov
 checkov: $(CHECKOV_ENV)/.stamp
 
-$(CHECKOV_ENV)/.stamp: tests/terraform/checkov-requirements.txt $(LOCK_ENV)/.stamp | $(BIN)/pip
+$(CHECKOV_ENV)/.stamp: tests/terraform/checkov-requirements.txt $(UV_ENV)/.stamp | $(BIN)/pip
 	$(PYTHON) -m venv $(CHECKOV_ENV)
-	$(INSTALL) $(CHECKOV_ENV)/bin/python -r $<
+	$(UV_INSTALL) $(CHECKOV_ENV)/bin/python -r $<
 	touch $@
 
 # The image. Locks are made anew by hand; a build takes what they say, by hash.
@@ -179,7 +179,7 @@ VARIANT ?= cpu
 IMAGE_EXTRAS := gateway kubernetes otel s3
 # Where the CPU build of torch is found; or --find-links FOLDER.
 TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
-LOCK := $(LOCK_ENV)/bin/uv pip compile --quiet --no-header --generate-hashes \
+LOCK := $(UV_ENV)/bin/uv pip compile --quiet --no-header --generate-hashes \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28
 
 ## make image      the container image soloist:cpu, or soloist:cuda with VARIANT=cuda; needs docker or buildah
@@ -190,13 +190,13 @@ image:
 	else echo 'an image is built by docker or buildah, and neither is installed' >&2; exit 1; fi
 
 ## make image-locks what the image installs, resolved anew; then see that it still works
-image-locks: $(LOCK_ENV)/.stamp
+image-locks: $(UV_ENV)/.stamp
 	$(LOCK) $(IMAGE_EXTRAS:%=--extra %) $(TORCH_CPU) --constraint image/cpu.in -o image/cpu.txt pyproject.toml
 	$(LOCK) $(IMAGE_EXTRAS:%=--extra %) --extra gpu -o image/cuda.txt pyproject.toml
 	$(LOCK) --no-deps -o image/model/embedded.txt image/model/embedded.in
 	$(LOCK) -o image/build.txt image/build.in
 
-$(LOCK_ENV)/.stamp: | $(BIN)/pip
-	$(PYTHON) -m venv $(LOCK_ENV)
-	$(LOCK_ENV)/bin/pip --disable-pip-version-check --quiet install uv==0.13.9
+$(UV_ENV)/.stamp: | $(BIN)/pip
+	$(PYTHON) -m venv $(UV_ENV)
+	$(UV_ENV)/bin/pip --disable-pip-version-check --quiet install uv==0.13.9
 	touch $@
