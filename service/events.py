@@ -1,7 +1,7 @@
 """What a turn asks and what happens to it, as frozen dataclasses. Pure: no torch, asyncio, threading or clock.
 
-Times are seconds of one monotonic clock that the caller names `now_s`. One file past 300 lines, since it is one vocabulary:
-whoever asks what can happen to a turn or a server reads it from top to bottom.
+Times are seconds of one monotonic clock that the caller names `now_s`. One file past 300 lines, since it is one
+vocabulary: whoever asks what can happen to a turn or a server reads it from top to bottom.
 """
 
 from __future__ import annotations
